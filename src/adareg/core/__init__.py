@@ -1,0 +1,1 @@
+"""The maths, on tensors only: no modules, no files, no printing."""

@@ -1,0 +1,75 @@
+"""Float64 products and eigendecompositions that never hold a large float64 copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+#: Entries of a float64 working copy: 32 MiB.
+_CHUNK = 2**22
+
+#: Weights up to this many entries keep their factors in float64, whatever their own dtype: at
+#: this size double precision costs nothing, and it makes penalty and objective exact at any
+#: scale. Larger ones keep float32 factors, half the memory and a fast product on every GPU.
+_DOUBLE_UP_TO = 2**16
+
+
+class NonFiniteError(ArithmeticError):
+    """A weight holds NaN or infinite entries, so no precision can be computed from it."""
+
+
+def factor_dtype(weight: Tensor) -> torch.dtype:
+    """The dtype in which the factors of ``weight``'s prior are kept: float32 or better."""
+    if weight.dtype == torch.float64 or weight.shape[-2:].numel() <= _DOUBLE_UP_TO:
+        return torch.float64
+    return torch.float32
+
+
+def result_dtype(weight: Tensor) -> torch.dtype:
+    """The dtype of scalars computed from ``weight``: its own, but at least float32."""
+    return torch.promote_types(weight.dtype, torch.float32)
+
+
+def inner(
+    X: Tensor,  # (…, k, n)
+    Y: Tensor | None = None,  # (…, n, j)
+) -> Tensor:
+    """``X·Y`` in float64, the long axis n in chunks; without ``Y`` the Gram matrix ``X·Xᵀ``."""
+    total: Tensor | None = None
+    for part in _chunks(X):
+        left = X[..., part].double()
+        right = left.mT if Y is None else Y[..., part, :].double()
+        total = left @ right if total is None else total + left @ right
+    assert total is not None
+    return total
+
+
+def outer(
+    X: Tensor,  # (…, k, n)
+    T: Tensor,  # (…, k, j)
+    dtype: torch.dtype,
+) -> Tensor:
+    """``Xᵀ·T`` (…, n, j), computed in float64 in chunks of n and stored as ``dtype``."""
+    parts = [(X[..., part].double().mT @ T).to(dtype) for part in _chunks(X)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
+
+
+def _chunks(X: Tensor) -> Iterator[slice]:
+    n = X.shape[-1]
+    step = max(1, _CHUNK * n // max(1, X.numel()))
+    return (slice(start, start + step) for start in range(0, n, step))
+
+
+def eigh(A: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues (ascending, clamped at zero) and eigenvectors of positive semidefinite ``A``.
+
+    A decomposition that does not converge where ``A`` lies is tried again on the CPU.
+    """
+    try:
+        r, Q = torch.linalg.eigh(A)
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        r, Q = torch.linalg.eigh(A.cpu())
+        r, Q = r.to(A.device), Q.to(A.device)
+    return r.clamp(min=0), Q

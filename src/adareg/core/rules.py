@@ -1,0 +1,265 @@
+"""Both precisions from a weight in closed form: the paper's rule, the exact one, the authors'.
+
+A rule is a generator. It yields each symmetric matrix that it wants decomposed and is sent
+the answer, so that :func:`solve_all` can run the rules of many layers side by side and
+decompose all matrices of one size in one call. Apart from that a rule reads like Alg. 1.
+
+With k = min(p, d), no matrix larger than k x k is ever decomposed or built: ``W Ω Wᵀ`` has at
+most k eigenvalues that differ from zero, and every null direction gets exactly v.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from adareg.core.linalg import NonFiniteError, eigh, factor_dtype, inner, outer
+from adareg.core.precision import Precision
+from adareg.core.prior import MatrixNormal
+from adareg.core.spectrum import BOUNDS, check_bounds, clip_inverse
+
+#: An eigenvalue this many times above the rounding noise has a relative error below 1e-5, and
+#: the objective, being at its minimum, one of the square of that.
+_RESOLVED = 1e5
+
+
+class _Request(NamedTuple):
+    """A k x k positive semidefinite matrix to decompose."""
+
+    matrix: Tensor  # (…, k, k), float64
+    noise: Tensor  # (…), rounding error of its eigenvalues
+    floor: float  # eigenvalues up to this one end on the bound v, whatever they are exactly
+
+
+class _Answer(NamedTuple):
+    r: Tensor  # (…, k), ascending, >= 0
+    Q: Tensor  # (…, k, k)
+    resolved: bool  # False: rounding hides eigenvalues that matter; use an SVD instead
+
+
+Steps = Generator[_Request, _Answer, MatrixNormal]
+Rule = Callable[[Tensor, MatrixNormal, tuple[float, float]], Steps]
+
+
+def alternating(
+    W: Tensor,  # (…, p, d)
+    prior: MatrixNormal,
+    bounds: tuple[float, float],
+) -> Steps:
+    """One sweep of the paper's Alg. 1, from the old column precision.
+
+    ``Ωr ← InvThreshold(W Ωc Wᵀ, d)``, then ``Ωc ← InvThreshold(Wᵀ Ωr W, p)``. Each step is
+    the exact minimiser over its own block, so the objective never rises.
+    """
+    p, d = W.shape[-2:]
+    G = inner(_wide(W))
+    row = yield from _inv_threshold(W, prior.col, d, bounds, G, short=p <= d)
+    col = yield from _inv_threshold(W.mT, row, p, bounds, G, short=p > d)
+    return MatrixNormal(row, col)
+
+
+def official(
+    W: Tensor,  # (…, p, d)
+    prior: MatrixNormal,
+    bounds: tuple[float, float],
+) -> Steps:
+    """One sweep of the authors' published code, which differs from the paper.
+
+    Columns come before rows, and the numerator is the matrix's own dimension instead of the
+    other one: ``Ωc ← InvThreshold(Wᵀ Ωr W, d)``, then ``Ωr ← InvThreshold(W Ωc Wᵀ, p)``.
+    It does not minimise the paper's objective unless p = d.
+    """
+    p, d = W.shape[-2:]
+    G = inner(_wide(W))
+    col = yield from _inv_threshold(W.mT, prior.row, d, bounds, G, short=p > d)
+    row = yield from _inv_threshold(W, col, p, bounds, G, short=p <= d)
+    return MatrixNormal(row, col)
+
+
+def joint(
+    W: Tensor,  # (…, p, d)
+    prior: MatrixNormal,
+    bounds: tuple[float, float],
+) -> Steps:
+    """The minimum over both precisions at once, from one decomposition; a function of W alone.
+
+    The precisions share W's singular vectors, and each singular value s is a problem of its
+    own, ``min s²ab − d·log a − p·log b`` over the box, convex in (log a, log b). In the
+    interior only the product ``ab = min(p, d)/s²`` counts for the smaller of p and d; the
+    rest of the objective pushes the *shorter* side to v, until the longer one reaches u.
+    Departs from the paper, whose sweeps drift towards this point (see :func:`alternating`).
+    """
+    u, v = bounds
+    X = _wide(W)
+    k, n = X.shape[-2:]
+    s2, short, long = yield from _thin_svd(X, floor=k / v**2)
+    if k == n:
+        a = b = clip_inverse(k, s2, (u**2, v**2)).sqrt()
+    else:
+        b = clip_inverse(k / v, s2, bounds)
+        a = torch.where(s2 * u * v > k, clip_inverse(n / u, s2, bounds), v)
+    dtype = factor_dtype(W)
+    sides = _precision(short, a, v, dtype), _precision(long, b, v, dtype)
+    return MatrixNormal(*sides) if X is W else MatrixNormal(*reversed(sides))
+
+
+#: Every rule by its public name. To add one, write a function like those above and list it here.
+RULES: dict[str, Rule] = {"alternating": alternating, "joint": joint, "official": official}
+
+
+def _inv_threshold(
+    W: Tensor,  # (…, p, d)
+    other: Precision,  # (…, d, d)
+    m: float,
+    bounds: tuple[float, float],
+    G: Tensor,  # W Wᵀ if short, Wᵀ W if not
+    short: bool,
+) -> Generator[_Request, _Answer, Precision]:
+    """InvThreshold(W Ω Wᵀ, m), by the k x k matrix that has the same nonzero eigenvalues."""
+    v = bounds[1]
+    floor = m / v
+    noise = other.spectrum().amax(-1) * _noise(G)
+    if short:
+        C = inner(W, other.basis)
+        scale = other.scale.double()[..., None, None]
+        gain = other.values.double().unsqueeze(-2) - scale
+        delta = scale * G + (C * gain) @ C.mT
+        r, Q, resolved = yield _Request(delta, noise, floor)
+    else:
+        root = other.to(torch.float64).sqrt()
+        r, Z, resolved = yield _Request(root @ (root @ G).mT, noise, floor)
+        Q = outer(W.mT, root @ (Z * _inverse_norms(r, floor)), factor_dtype(W))
+    if not resolved:
+        M = W.double() @ other.to(torch.float64).sqrt()
+        Q, s, _ = torch.linalg.svd(M, full_matrices=False)
+        r = s.square()
+    return _precision(Q, clip_inverse(m, r, bounds), v, factor_dtype(W))
+
+
+def _thin_svd(
+    X: Tensor,  # (…, k, n), k <= n
+    floor: float,
+) -> Generator[_Request, _Answer, tuple[Tensor, Tensor, Tensor]]:
+    """Squared singular values of X, its left and its right singular vectors.
+
+    Right vectors that belong to singular values up to the floor are zero, see Precision.
+    """
+    G = inner(X)
+    s2, Q, resolved = yield _Request(G, _noise(G), floor)
+    if resolved:
+        return s2, Q, outer(X, Q * _inverse_norms(s2, floor), factor_dtype(X))
+    Q, s, Vt = torch.linalg.svd(X.double(), full_matrices=False)
+    return s.square(), Q, Vt.mT
+
+
+def _wide(W: Tensor) -> Tensor:
+    """W or its transpose, whichever has no more rows than columns."""
+    return W if W.shape[-2] <= W.shape[-1] else W.mT
+
+
+def _noise(G: Tensor) -> Tensor:
+    """How far rounding moves the eigenvalues of a float64 Gram matrix."""
+    k = G.shape[-1]
+    return torch.finfo(G.dtype).eps * k**0.5 * torch.linalg.matrix_norm(G)
+
+
+def _inverse_norms(r: Tensor, floor: float) -> Tensor:
+    """``1/√r`` as a row, and 0 where r ends on the bound and its vector is not needed."""
+    return torch.where(r > floor, r.rsqrt(), 0.0).unsqueeze(-2)
+
+
+def _precision(basis: Tensor, values: Tensor, v: float, dtype: torch.dtype) -> Precision:
+    scale = torch.full(values.shape[:-1], v, dtype=dtype, device=values.device)
+    return Precision(scale, basis.to(dtype), values.to(dtype))
+
+
+def solve(
+    weight: Tensor,  # (…, p, d)
+    rule: str = "joint",
+    bounds: tuple[float, float] = BOUNDS,
+    prior: MatrixNormal | None = None,
+) -> MatrixNormal:
+    """The prior whose precisions fit ``weight`` best (Eq. 4, equ:opt, with W held fixed).
+
+    Minimises ``tr(Ωr W Ωc Wᵀ) − d·logdet Ωr − p·logdet Ωc`` subject to
+    ``u·I ⪯ Ωr, Ωc ⪯ v·I``.
+
+    Args:
+        weight: p outputs x d fan-in, or a batch of such matrices; any floating dtype.
+        rule: ``"joint"``, the minimum over both precisions; ``"alternating"``, one sweep of
+            the paper's Alg. 1; ``"official"``, one sweep of the authors' code.
+        bounds: smallest and largest eigenvalue (u, v) of both precisions.
+        prior: the old prior that a sweep starts from; ``None`` means Ωr = Ωc = I. The joint
+            rule does not need it.
+
+    Raises:
+        NonFiniteError: ``weight`` holds NaN or infinite entries.
+
+    >>> import adareg, torch
+    >>> prior = adareg.solve(torch.tensor([[2.0, 0.0], [0.0, 0.0]]))
+    >>> prior.row.eigenvalues()
+    tensor([7.0711e-01, 1.0000e+03], dtype=torch.float64)
+    """
+    if weight.ndim < 2 or weight.numel() == 0 or not weight.is_floating_point():
+        raise ValueError(
+            f"weight must be a non-empty floating point matrix (…, p, d); "
+            f"got shape {tuple(weight.shape)}, {weight.dtype}"
+        )
+    if prior is not None and prior.shape != weight.shape:
+        raise ValueError(
+            f"prior is for weights of shape {tuple(prior.shape)}, got {tuple(weight.shape)}"
+        )
+    priors = {"weight": MatrixNormal.identity(weight) if prior is None else prior}
+    return solve_all({"weight": weight}, priors, check_rule(rule), check_bounds(bounds))["weight"]
+
+
+def check_rule(rule: str) -> str:
+    """Return ``rule`` if there is one of that name, or raise ``ValueError``."""
+    if rule not in RULES:
+        raise ValueError(f"rule={rule!r}: expected one of {', '.join(map(repr, RULES))}")
+    return rule
+
+
+@torch.no_grad()
+def solve_all(
+    weights: Mapping[str, Tensor],
+    priors: Mapping[str, MatrixNormal],
+    rule: str,
+    bounds: tuple[float, float],
+) -> dict[str, MatrixNormal]:
+    """:func:`solve` for many weights at once; arguments are taken as valid.
+
+    Raises:
+        NonFiniteError: names the first weight that is not finite.
+    """
+    running = {name: RULES[rule](W, priors[name], bounds) for name, W in weights.items()}
+    requests = {name: next(steps) for name, steps in running.items()}
+    solved = {}
+    while requests:
+        answers, requests = _decompose(requests), {}
+        for name, answer in answers.items():
+            try:
+                requests[name] = running[name].send(answer)
+            except StopIteration as done:
+                solved[name] = done.value
+    return solved
+
+
+def _decompose(requests: Mapping[str, _Request]) -> dict[str, _Answer]:
+    finite = torch.stack([q.noise.sum().isfinite().cpu() for q in requests.values()])
+    for name, is_finite in zip(requests, finite.tolist(), strict=True):
+        if not is_finite:
+            raise NonFiniteError(
+                f"{name}: the weight has NaN or infinite entries, or its square overflows; "
+                f"its precisions cannot be updated"
+            )
+    answers = {}
+    for name, (matrix, noise, floor) in requests.items():
+        r, Q = eigh(matrix)
+        noise = noise.unsqueeze(-1)
+        hidden = (r < _RESOLVED * noise) & (r + noise > floor)
+        answers[name] = _Answer(r, Q, resolved=not hidden.any().item())
+    return answers

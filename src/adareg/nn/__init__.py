@@ -1,0 +1,1 @@
+"""The prior on the layers of a ``torch.nn`` model."""

@@ -1,0 +1,287 @@
+"""AdaReg: the regularizer that a training loop holds beside its model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from adareg.core.linalg import factor_dtype, result_dtype
+from adareg.core.metrics import spectral_norm, stable_rank
+from adareg.core.precision import Precision
+from adareg.core.prior import MatrixNormal
+from adareg.core.rules import check_rule, solve_all
+from adareg.core.spectrum import BOUNDS, check_bounds
+from adareg.nn.attach import MODES, Attachment
+from adareg.nn.select import Layer, Selection, select
+
+_FORMAT = 1
+
+
+class AdaReg:
+    """A learned matrix-normal prior on some layers of a model.
+
+    Training minimises ``loss + λ·Σ tr(Ωr W Ωc Wᵀ)`` over the weights; every :meth:`update`
+    sets the precisions Ωr, Ωc of each layer in closed form from its weight. The loss is meant
+    to be a *mean* over samples. Until the first update Ω = I, which is weight decay of 2λ.
+
+    A sidecar: the model's parameters, keys, hooks and pickling stay as they are.
+
+    Args:
+        model: any module. Its selected weights may be float16, bfloat16, float32 or float64,
+            on any device; precisions follow the weights.
+        layers: ``"last"`` (the paper's choice), ``"fc"``, ``"conv"``, ``"all"``, module names,
+            glob patterns, modules, or a list of these; see :func:`adareg.nn.select.select`.
+        strength: λ > 0, or ``"auto"`` for ``1/(2·n_samples)``, which makes the penalty the
+            prior's share of a maximum a posteriori estimate.
+        bounds: smallest and largest eigenvalue (u, v) of every precision.
+        rule: ``"alternating"`` (Alg. 1), ``"joint"`` or ``"official"``; see :func:`adareg.solve`.
+        n_samples: size of the training set, for ``strength="auto"``.
+
+    >>> import adareg, torch
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> reg = adareg.AdaReg(model, strength=1e-4)
+    >>> reg
+    AdaReg(strength=0.0001, bounds=(0.001, 1000.0), rule='alternating', layers={'2': (3, 8)})
+    >>> loss = model(torch.randn(5, 4)).square().mean() + reg.penalty()
+    >>> loss.backward()
+    >>> reg.update()
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: Selection = "last",
+        strength: float | str = 1e-4,
+        bounds: tuple[float, float] = BOUNDS,
+        rule: str = "alternating",
+        *,
+        n_samples: int | None = None,
+    ) -> None:
+        self.model = model
+        self.strength = _resolve_strength(strength, n_samples)
+        self.bounds = check_bounds(bounds)
+        self.rule = check_rule(rule)
+        self._layers = {layer.name: layer for layer in select(model, layers)}
+        self._priors = {n: MatrixNormal.identity(x.matrix) for n, x in self._layers.items()}
+        self._attachment: Attachment | None = None
+        self._steps = 0
+
+    @property
+    def strength(self) -> float:
+        """λ; may be set during training."""
+        return self._strength
+
+    @strength.setter
+    def strength(self, value: float) -> None:
+        self._strength = _resolve_strength(value, None)
+
+    @property
+    def layers(self) -> dict[str, Layer]:
+        """The selected layers, by name."""
+        return dict(self._layers)
+
+    @property
+    def priors(self) -> dict[str, MatrixNormal]:
+        """The current prior of every selected layer, by name."""
+        return {name: self._prior(layer) for name, layer in self._layers.items()}
+
+    def penalty(self) -> Tensor:
+        """``λ·Σ tr(Ωr W Ωc Wᵀ)`` over the selected layers: a scalar to add to the loss."""
+        terms = [self._prior(layer).penalty(layer.matrix).sum() for layer in self._layers.values()]
+        total = terms[0]
+        for term in terms[1:]:
+            total = total + term.to(total.device)
+        return self.strength * total
+
+    def update(self) -> None:
+        """Set every selected layer's precisions in closed form from its present weight.
+
+        Raises:
+            NonFiniteError: a weight is not finite. It is named, all precisions stay as they
+                were, and training can go on.
+        """
+        weights = {name: layer.matrix.detach() for name, layer in self._layers.items()}
+        self._priors = solve_all(weights, self.priors, self.rule, self.bounds)
+
+    def attach(
+        self, optimizer: Optimizer, mode: str = "coupled", update_every: int | None = None
+    ) -> Attachment:
+        """Regularize inside ``optimizer.step()``, so that the training loop need not change.
+
+        Gradients are met as the optimizer meets them: after accumulation, unscaling and
+        clipping; a step that a ``GradScaler`` skips does nothing. As with weight decay, a
+        weight without a gradient is left alone. Do not add :meth:`penalty` to the loss as well.
+
+        Args:
+            optimizer: holds every selected weight.
+            mode: ``"coupled"`` adds the penalty's gradient ``2λ·Ωr W Ωc`` to each weight's own,
+                which is the same as adding the penalty to the loss. ``"proximal"`` shrinks the
+                weights after the step, exactly and at any learning rate, as AdamW does for
+                weight decay.
+            update_every: call :meth:`update` after every so many optimizer steps; ``None``
+                leaves it to you.
+
+        Returns:
+            A handle; ``handle.remove()`` detaches.
+
+        Raises:
+            ValueError: an argument is wrong, the optimizer does not hold a selected weight, or
+                the mode cannot work on it.
+            RuntimeError: this AdaReg is attached already.
+        """
+        if mode not in MODES:
+            raise ValueError(f"mode={mode!r}: expected one of {', '.join(map(repr, MODES))}")
+        if update_every is not None and not _is_positive_integer(update_every):
+            raise ValueError(f"update_every={update_every!r}: expected a positive integer or None")
+        if self._attachment is not None and self._attachment.active:
+            raise RuntimeError("this AdaReg is attached already; call remove() on its handle first")
+        self._attachment = Attachment(self, optimizer, mode, update_every)
+        return self._attachment
+
+    def count_step(self, update_every: int | None) -> None:
+        """Count an optimizer step, and :meth:`update` after every ``update_every`` of them."""
+        self._steps += 1
+        if update_every is not None and self._steps % update_every == 0:
+            self.update()
+
+    @torch.no_grad()
+    def metrics(self) -> dict[str, float]:
+        """What to log: the penalty, and for each layer the state of weight and prior.
+
+        ``penalty`` is :meth:`penalty`. For each layer: ``stable_rank`` and ``spectral_norm``
+        of the weight (of grouped weights the mean and the largest); ``clipped_low`` and
+        ``clipped_high``, the share of the precisions' eigenvalues on the bounds u and v; and
+        ``effective_weight_decay``, the weight decay that would give the same penalty,
+        ``2λ·tr(Ωr W Ωc Wᵀ)/‖W‖²`` (0 for a zero weight).
+        """
+        metrics = {"penalty": 0.0}
+        for name, layer in self._layers.items():
+            values = self._layer_metrics(layer)
+            keys, numbers = list(values), torch.stack(list(values.values())).tolist()
+            penalty, *rest = numbers
+            metrics["penalty"] += penalty
+            metrics.update({f"{name}/{key}": x for key, x in zip(keys[1:], rest, strict=True)})
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on exactly; tensors and plain values only."""
+        return {
+            "format": _FORMAT,
+            "strength": self.strength,
+            "bounds": list(self.bounds),
+            "rule": self.rule,
+            "steps": self._steps,
+            "priors": {
+                name: {"row": list(prior.row.factors), "col": list(prior.col.factors)}
+                for name, prior in self.priors.items()
+            },
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned, strength, bounds and rule included.
+
+        Raises:
+            ValueError: the state is of another model, another selection of layers, or no
+                state of an AdaReg at all. Nothing is changed then.
+        """
+        try:
+            if state["format"] != _FORMAT:
+                raise ValueError(f"state has format {state['format']!r}, expected {_FORMAT}")
+            strength = _resolve_strength(state["strength"], None)
+            bounds, rule = check_bounds(tuple(state["bounds"])), check_rule(state["rule"])
+            steps = int(state["steps"])
+            stored = {
+                name: MatrixNormal(Precision(*factors["row"]), Precision(*factors["col"]))
+                for name, factors in state["priors"].items()
+            }
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"this is not the state of an AdaReg: {error!r}") from error
+        priors = self._match(stored)
+        self.strength, self.bounds, self.rule = strength, bounds, rule
+        self._steps, self._priors = steps, priors
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copy and pickle: the model comes along, an attachment to an optimizer does not."""
+        return {
+            "model": self.model,
+            "layers": list(self._layers),
+            "state": self.state_dict(),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["model"], layers=state["layers"])  # type: ignore[misc]
+        self.load_state_dict(state["state"])
+
+    def __repr__(self) -> str:
+        shapes = {name: tuple(layer.matrix.shape) for name, layer in self._layers.items()}
+        return (
+            f"AdaReg(strength={self.strength:g}, bounds={self.bounds}, "
+            f"rule={self.rule!r}, layers={shapes})"
+        )
+
+    def _prior(self, layer: Layer) -> MatrixNormal:
+        """The layer's prior, on the device of its weight."""
+        prior, device = self._priors[layer.name], layer.weight.device
+        if prior.row.basis.device != device:
+            prior = self._priors[layer.name] = prior.to(device)
+        return prior
+
+    def _layer_metrics(self, layer: Layer) -> dict[str, Tensor]:
+        W, prior = layer.matrix, self._prior(layer)
+        penalty = self.strength * prior.penalty(W).sum()
+        energy = W.to(result_dtype(W)).square().sum()
+        u, v = self.bounds
+        spectrum = torch.cat([prior.row.eigenvalues(), prior.col.eigenvalues()], dim=-1)
+        low, high = spectrum <= u * (1 + 1e-6), spectrum >= v * (1 - 1e-6)
+        return {
+            "penalty": penalty,
+            "stable_rank": stable_rank(W).mean(),
+            "spectral_norm": spectral_norm(W).max(),
+            "clipped_low": low.double().mean(),
+            "clipped_high": high.double().mean(),
+            "effective_weight_decay": torch.where(energy > 0, 2 * penalty / energy, 0.0),
+        }
+
+    def _match(self, stored: Mapping[str, MatrixNormal]) -> dict[str, MatrixNormal]:
+        if stored.keys() != self._layers.keys():
+            raise ValueError(
+                f"the state is for layers {sorted(stored)}, this AdaReg has {sorted(self._layers)}"
+            )
+        for name, layer in self._layers.items():
+            if stored[name].shape != layer.matrix.shape:
+                raise ValueError(
+                    f"{name}: the state is for a weight of shape {tuple(stored[name].shape)}, "
+                    f"the model's is {tuple(layer.matrix.shape)}"
+                )
+        return {
+            name: stored[name].to(layer.weight.device, factor_dtype(layer.matrix), copy=True)
+            for name, layer in self._layers.items()
+        }
+
+
+def _is_positive_integer(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) > 0
+
+
+def _resolve_strength(strength: float | str, n_samples: int | None) -> float:
+    if strength == "auto":
+        if not _is_positive_integer(n_samples):
+            raise ValueError(
+                f"strength='auto' is 1/(2·n_samples) and needs the size of the training set; "
+                f"got n_samples={n_samples!r}, expected a positive integer"
+            )
+        return 1 / (2 * int(n_samples))  # type: ignore[arg-type]
+    if n_samples is not None:
+        raise ValueError(f"n_samples={n_samples!r} is used with strength='auto' alone")
+    if not isinstance(strength, Real) or not 0 < strength < math.inf:
+        raise ValueError(
+            f"strength={strength!r}: expected a positive number, or 'auto' with n_samples"
+        )
+    return float(strength)

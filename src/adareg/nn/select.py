@@ -1,0 +1,190 @@
+"""Which layers of a model a prior is put on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+from torch.nn.utils import parametrize
+
+from adareg.nn.layout import Layout, kind_of, kinds, layouts_of
+
+Selection = str | nn.Module | Iterable[str | nn.Module]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A weight of a model that can be read as a matrix."""
+
+    name: str
+    module: nn.Module
+    layout: Layout
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight itself; computed anew if it is parametrized."""
+        weight: Tensor = getattr(self.module, self.layout.parameter)
+        return weight
+
+    @property
+    def matrix(self) -> Tensor:
+        """The weight as (…, out, fan_in)."""
+        return self.layout.to_matrix(self.weight)
+
+    @property
+    def parametrized(self) -> bool:
+        """Whether the weight is a function of other parameters (weight norm and the like)."""
+        return parametrize.is_parametrized(self.module, self.layout.parameter)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The parameters an optimizer must hold to move the weight."""
+        if self.parametrized:
+            chain = self.module.get_submodule(f"parametrizations.{self.layout.parameter}")
+            return list(chain.parameters())
+        return [self.module.get_parameter(self.layout.parameter)]
+
+    def problem(self) -> str | None:
+        """Why this weight cannot have a prior, or None."""
+        weight = self.weight
+        if isinstance(weight, UninitializedParameter):
+            return "the weight is lazy; run one forward pass before making AdaReg"
+        if not isinstance(weight, nn.Parameter) and not self.parametrized:
+            return (
+                "the weight is not a parameter; if torch.nn.utils.weight_norm or spectral_norm "
+                "made it so, use the functions of that name in torch.nn.utils.parametrizations"
+            )
+        if weight.numel() == 0:
+            return f"the weight is empty, {tuple(weight.shape)}"
+        if not weight.is_floating_point():
+            return f"the weight is {weight.dtype}, not real floating point"
+        if not any(parameter.requires_grad for parameter in self.parameters):
+            return "the weight is frozen (requires_grad=False)"
+        return None
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A weight that might be selected; no layer if its module is of an unknown kind."""
+
+    name: str
+    module_name: str
+    module: nn.Module
+    layer: Layer | None
+
+    @property
+    def is_matrix(self) -> bool:
+        return self.layer is not None or any(w.ndim > 1 for w in _own_weights(self.module))
+
+    def problem(self) -> str | None:
+        if self.layer is not None:
+            return self.layer.problem()
+        kind = type(self.module).__name__
+        if self.is_matrix:
+            return f"layers of type {kind} are not supported; adareg.register_layout adds a type"
+        return f"the weight of this {kind} is one-dimensional, not a matrix"
+
+
+def select(model: nn.Module, layers: Selection) -> list[Layer]:
+    """The layers of ``model`` that ``layers`` names, in the model's order, tied weights once.
+
+    Args:
+        model: any module; a compiled one stands for the module it wraps.
+        layers: one of, or an iterable of: ``"last"``, the layer registered last; ``"fc"``,
+            ``"conv"`` or another kind in the layout table; ``"all"``; a module or its name,
+            which stands for every layer in it; a glob pattern over names, for example
+            ``"encoder.*.fc?"``.
+
+    Raises:
+        ValueError: nothing matches, or a selected weight cannot have a prior.
+        TypeError: an item of ``layers`` is neither a string nor a module.
+    """
+    model = getattr(model, "_orig_mod", model)
+    candidates = list(_candidates(model))
+    items = [layers] if isinstance(layers, str | nn.Module) else list(layers)
+    chosen = [c for item in items for c in _matching(item, model, candidates)]
+    if not chosen:
+        raise ValueError(f"layers={layers!r} selects nothing; {_known(candidates)}")
+    _refuse_problems(chosen, candidates)
+    wanted = {c.name for c in chosen}
+    once: dict[int, Layer] = {}
+    for c in candidates:
+        if c.name in wanted and c.layer is not None:
+            once.setdefault(id(c.layer.parameters[0]), c.layer)
+    return list(once.values())
+
+
+def _candidates(model: nn.Module) -> Iterator[_Candidate]:
+    for module_name, module in model.named_modules():
+        layouts = layouts_of(module)
+        if layouts is None:
+            if _own_weights(module):
+                yield _Candidate(module_name or "weight", module_name, module, None)
+            continue
+        for layout in layouts:
+            suffix = "" if layout.parameter == "weight" else layout.parameter
+            name = ".".join(filter(None, [module_name, suffix])) or "weight"
+            yield _Candidate(name, module_name, module, Layer(name, module, layout))
+
+
+def _own_weights(module: nn.Module) -> list[nn.Parameter]:
+    """Parameters called weight… that the module owns itself; others belong to no known layer."""
+    return [
+        parameter
+        for name, parameter in module.named_parameters(recurse=False)
+        if name.startswith("weight") and not isinstance(parameter, UninitializedParameter)
+    ]
+
+
+def _matching(
+    item: str | nn.Module, model: nn.Module, candidates: Sequence[_Candidate]
+) -> list[_Candidate]:
+    matrices = [c for c in candidates if c.is_matrix]
+    if isinstance(item, nn.Module):
+        return _inside(getattr(item, "_orig_mod", item), candidates)
+    if not isinstance(item, str):
+        raise TypeError(f"layers: expected strings or modules, got {item!r}")
+    if item == "last":
+        return matrices[-1:]
+    if item == "all":
+        return matrices
+    if item in kinds():
+        return [c for c in matrices if kind_of(c.module) == item]
+    modules = dict(model.named_modules())
+    if item in modules:
+        return _inside(modules[item], candidates)
+    named = [c for c in matrices if fnmatchcase(c.name, item) or fnmatchcase(c.module_name, item)]
+    if not named:
+        raise ValueError(f"{item!r} matches no layer; {_known(candidates)}")
+    return named
+
+
+def _inside(module: nn.Module, candidates: Sequence[_Candidate]) -> list[_Candidate]:
+    """Every layer in ``module``; if there is none, itself, to say what is wrong with it."""
+    inside = set(map(id, module.modules()))
+    found = [c for c in candidates if c.is_matrix and id(c.module) in inside]
+    found = found or [c for c in candidates if c.module is module]
+    if not found:
+        kind = type(module).__name__
+        raise ValueError(f"this {kind} holds no layer of the model; {_known(candidates)}")
+    return found
+
+
+def _known(candidates: Sequence[_Candidate]) -> str:
+    names = [c.name for c in candidates if c.layer is not None]
+    if not names:
+        return "the model has no layer that can have a prior"
+    return "the layers there are: " + ", ".join(names)
+
+
+def _refuse_problems(chosen: Sequence[_Candidate], candidates: Sequence[_Candidate]) -> None:
+    problems = {c.name: problem for c in chosen if (problem := c.problem())}
+    if not problems:
+        return
+    listed = "; ".join(f"{name}: {problem}" for name, problem in problems.items())
+    usable = [c.name for c in candidates if c in chosen and c.name not in problems]
+    remedy = f"to leave it out, use layers={usable!r}" if usable else _known(candidates)
+    raise ValueError(f"cannot put a prior on {listed}. {remedy[0].upper()}{remedy[1:]}")
