@@ -21,9 +21,10 @@ from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
 from adareg.core.spectrum import BOUNDS, check_bounds, clip_inverse
 
-#: An eigenvalue this many times above the rounding noise has a relative error below 1e-5, and
-#: the objective, being at its minimum, one of the square of that.
-_RESOLVED = 1e5
+
+def _margin(weight: Tensor) -> float:
+    """How far above the rounding noise an eigenvalue must lie, so as to be exact to 1/margin."""
+    return 1e10 if weight.dtype == torch.float64 else 1e6
 
 
 class _Request(NamedTuple):
@@ -31,6 +32,7 @@ class _Request(NamedTuple):
 
     matrix: Tensor  # (…, k, k), float64
     noise: Tensor  # (…), rounding error of its eigenvalues
+    margin: float  # eigenvalues below margin x noise are hidden by it
     floor: float  # eigenvalues up to this one end on the bound v, whatever they are exactly
 
 
@@ -120,18 +122,18 @@ def _inv_threshold(
 ) -> Generator[_Request, _Answer, Precision]:
     """InvThreshold(W Ω Wᵀ, m), by the k x k matrix that has the same nonzero eigenvalues."""
     v = bounds[1]
-    floor = m / v
+    floor, margin = m / v, _margin(W)
     noise = other.spectrum().amax(-1) * _noise(G)
     if short:
         C = inner(W, other.basis)
         scale = other.scale.double()[..., None, None]
         gain = other.values.double().unsqueeze(-2) - scale
         delta = scale * G + (C * gain) @ C.mT
-        r, Q, resolved = yield _Request(delta, noise, floor)
+        r, Q, resolved = yield _Request(delta, noise, margin, floor)
     else:
         root = other.to(torch.float64).sqrt()
-        r, Z, resolved = yield _Request(root @ (root @ G).mT, noise, floor)
-        Q = outer(W.mT, root @ (Z * _inverse_norms(r, floor)), factor_dtype(W))
+        r, Z, resolved = yield _Request(root @ (root @ G).mT, noise, margin, floor)
+        r, Q = _project(W.mT, root @ Z, r, floor)
     if not resolved:
         M = W.double() @ other.to(torch.float64).sqrt()
         Q, s, _ = torch.linalg.svd(M, full_matrices=False)
@@ -148,9 +150,10 @@ def _thin_svd(
     Right vectors that belong to singular values up to the floor are zero, see Precision.
     """
     G = inner(X)
-    s2, Q, resolved = yield _Request(G, _noise(G), floor)
+    s2, Q, resolved = yield _Request(G, _noise(G), _margin(X), floor)
     if resolved:
-        return s2, Q, outer(X, Q * _inverse_norms(s2, floor), factor_dtype(X))
+        s2, V = _project(X, Q, s2, floor)
+        return s2, Q, V
     Q, s, Vt = torch.linalg.svd(X.double(), full_matrices=False)
     return s.square(), Q, Vt.mT
 
@@ -166,14 +169,29 @@ def _noise(G: Tensor) -> Tensor:
     return torch.finfo(G.dtype).eps * k**0.5 * torch.linalg.matrix_norm(G)
 
 
-def _inverse_norms(r: Tensor, floor: float) -> Tensor:
-    """``1/√r`` as a row, and 0 where r ends on the bound and its vector is not needed."""
-    return torch.where(r > floor, r.rsqrt(), 0.0).unsqueeze(-2)
+def _project(
+    X: Tensor,  # (…, k, n)
+    T: Tensor,  # (…, k, k)
+    r: Tensor,  # (…, k)
+    floor: float,
+) -> tuple[Tensor, Tensor]:
+    """The columns of Xᵀ T made unit vectors, and their squared lengths.
+
+    The lengths are √r but for rounding, and more exact than it: they are not squared first.
+    Columns up to the floor are zero, since nobody needs them, and keep their r.
+    """
+    needed = r > floor
+    basis = outer(X, T * needed.unsqueeze(-2), factor_dtype(X))
+    lengths = torch.linalg.vector_norm(basis, dim=-2, dtype=torch.float64)
+    basis /= torch.where(needed, lengths, 1.0).unsqueeze(-2)
+    return torch.where(needed, lengths.square(), r), basis
 
 
 def _precision(basis: Tensor, values: Tensor, v: float, dtype: torch.dtype) -> Precision:
-    scale = torch.full(values.shape[:-1], v, dtype=dtype, device=values.device)
-    return Precision(scale, basis.to(dtype), values.to(dtype))
+    """Eigenvalue v outside the basis; where the basis is complete, any scale would do."""
+    n, k = basis.shape[-2:]
+    scale = values.amax(-1) if n == k else torch.full_like(values[..., 0], v)
+    return Precision(scale.to(dtype), basis.to(dtype), values.to(dtype))
 
 
 def solve(
@@ -257,9 +275,9 @@ def _decompose(requests: Mapping[str, _Request]) -> dict[str, _Answer]:
                 f"its precisions cannot be updated"
             )
     answers = {}
-    for name, (matrix, noise, floor) in requests.items():
+    for name, (matrix, noise, margin, floor) in requests.items():
         r, Q = eigh(matrix)
         noise = noise.unsqueeze(-1)
-        hidden = (r < _RESOLVED * noise) & (r + noise > floor)
+        hidden = (r < margin * noise) & (r + noise > floor)
         answers[name] = _Answer(r, Q, resolved=not hidden.any().item())
     return answers

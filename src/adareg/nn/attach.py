@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from adareg.core.linalg import result_dtype
 from adareg.core.prior import MatrixNormal
 from adareg.nn.select import Layer
 
@@ -64,11 +65,10 @@ class Attachment:
     def _add_gradients(self, optimizer: Optimizer) -> None:
         # A fused optimizer unscales inside its kernel: what is added must be scaled like the rest.
         scale = getattr(optimizer, "grad_scale", None)
-        strength = self._reg.strength if scale is None else self._reg.strength * scale
         for name, prior in self._reg.priors.items():
             layer = self._reg.layers[name]
             add = _add_through_parametrization if layer.parametrized else _add_gradient
-            add(layer, prior, strength)
+            add(layer, prior, self._reg.strength, scale)
 
     @torch.no_grad()
     def _shrink(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
@@ -87,7 +87,7 @@ class Attachment:
 
 
 @torch.no_grad()
-def _add_gradient(layer: Layer, prior: MatrixNormal, strength: float | Tensor) -> None:
+def _add_gradient(layer: Layer, prior: MatrixNormal, strength: float, scale: Tensor | None) -> None:
     grad = layer.weight.grad
     if grad is None:
         return
@@ -96,15 +96,17 @@ def _add_gradient(layer: Layer, prior: MatrixNormal, strength: float | Tensor) -
             f"{layer.name}: its gradient is sparse and the penalty's is not; "
             f"use mode='proximal', or make the layer with sparse=False"
         )
-    grad.add_(layer.layout.from_matrix(strength * prior.gradient(layer.matrix)))
+    gradient = layer.layout.from_matrix(prior.gradient(layer.matrix)).to(result_dtype(grad))
+    grad.add_(gradient if scale is None else gradient * scale, alpha=strength)
 
 
 @torch.enable_grad()
 def _add_through_parametrization(
-    layer: Layer, prior: MatrixNormal, strength: float | Tensor
+    layer: Layer, prior: MatrixNormal, strength: float, scale: Tensor | None
 ) -> None:
     parameters = [p for p in layer.parameters if p.grad is not None]
     penalty = strength * prior.penalty(layer.matrix).sum()
+    penalty = penalty if scale is None else penalty * scale
     grads = torch.autograd.grad(penalty, parameters, allow_unused=True)
     for parameter, grad in zip(parameters, grads, strict=True):
         if grad is not None and parameter.grad is not None:

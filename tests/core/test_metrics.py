@@ -1,0 +1,39 @@
+import numpy as np
+import pytest
+import torch
+
+import adareg
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (6, 9), (9, 6), (200, 300)])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_norms_against_numpy(shape, scale):
+    W = scale * torch.randn(shape, dtype=torch.float64)
+    s = np.linalg.svd(W.numpy(), compute_uv=False)
+    assert adareg.spectral_norm(W).item() == pytest.approx(s[0], rel=1e-12)
+    assert adareg.stable_rank(W).item() == pytest.approx((s**2).sum() / s[0] ** 2, rel=1e-12)
+
+
+def test_batched_and_half_precision():
+    W = torch.randn(3, 4, 5, dtype=torch.bfloat16)
+    one_by_one = torch.stack([adareg.stable_rank(w) for w in W])
+    assert one_by_one.dtype == torch.float32
+    torch.testing.assert_close(adareg.stable_rank(W), one_by_one)
+    torch.testing.assert_close(adareg.spectral_norm(W)[1], adareg.spectral_norm(W[1]))
+
+
+def test_zero_matrix_has_stable_rank_zero():
+    assert adareg.stable_rank(torch.zeros(3, 4)).item() == 0
+    assert adareg.spectral_norm(torch.zeros(3, 4)).item() == 0
+
+
+def test_correlation_is_numpys():
+    W = torch.randn(4, 30, dtype=torch.float64)
+    np.testing.assert_allclose(adareg.correlation(W), np.corrcoef(W.numpy()), atol=1e-14)
+
+
+def test_covariance_correlation():
+    L = torch.randn(4, 4, dtype=torch.float64)
+    C = L @ L.mT + torch.eye(4)
+    D = np.diag(1 / np.sqrt(np.diag(C.numpy())))
+    np.testing.assert_allclose(adareg.covariance_correlation(C), D @ C.numpy() @ D, atol=1e-14)

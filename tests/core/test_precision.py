@@ -1,0 +1,68 @@
+import numpy as np
+import pytest
+import torch
+
+from adareg import Precision
+
+
+def _precision(n=7, k=3, batch=(), dtype=torch.float64):
+    basis = torch.linalg.qr(torch.randn(*batch, n, n, dtype=dtype)).Q[..., :k]
+    values = torch.rand(*batch, k, dtype=dtype) + 0.1
+    return Precision(torch.full(batch, 2.5, dtype=dtype), basis, values)
+
+
+def _dense(P):
+    """Entry by entry from the definition, one batch item."""
+    c, B, e = (x.numpy() for x in P.factors)
+    return c * (np.eye(len(B)) - B @ B.T) + B @ np.diag(e) @ B.T
+
+
+@pytest.mark.parametrize("k", [0, 1, 3, 7])
+def test_against_dense(k):
+    P = _precision(k=k)
+    D = _dense(P)
+    X = np.random.default_rng(0).normal(size=(7, 4))
+    np.testing.assert_allclose(P.dense(), D, atol=1e-13)
+    np.testing.assert_allclose(P @ torch.from_numpy(X), D @ X, atol=1e-13)
+    np.testing.assert_allclose(torch.from_numpy(X.T) @ P, X.T @ D, atol=1e-13)
+    np.testing.assert_allclose(P.covariance(), np.linalg.inv(D), atol=1e-12)
+    np.testing.assert_allclose(P.inverse().dense(), np.linalg.inv(D), atol=1e-12)
+    root = P.sqrt().dense().numpy()
+    np.testing.assert_allclose(root @ root, D, atol=1e-12)
+    np.testing.assert_allclose(P.eigenvalues(), np.linalg.eigvalsh(D), atol=1e-12)
+    np.testing.assert_allclose(P.logdet(), np.linalg.slogdet(D)[1], atol=1e-12)
+    assert P.shape == (7, 7)
+
+
+def test_batched_is_one_by_one():
+    P = _precision(batch=(2, 3))
+    X = torch.randn(2, 3, 7, 4, dtype=torch.float64)
+    assert P.shape == (2, 3, 7, 7)
+    for i in np.ndindex(2, 3):
+        one = Precision(*(x[i] for x in P.factors))
+        torch.testing.assert_close((P @ X)[i], one @ X[i])
+        torch.testing.assert_close(P.dense()[i], one.dense())
+        torch.testing.assert_close(P.logdet()[i], one.logdet())
+        torch.testing.assert_close(P.eigenvalues()[i], one.eigenvalues())
+
+
+def test_split_and_merge_are_inverse_and_norms_add_up():
+    P = _precision()
+    X = torch.randn(7, 5, dtype=torch.float64)
+    coordinates = P.split(X)
+    torch.testing.assert_close(P.merge(coordinates), X)
+    quadratic = (P.spectrum().unsqueeze(-1) * coordinates.square()).sum()
+    torch.testing.assert_close(quadratic, torch.trace(X.mT @ P.dense() @ X))
+
+
+def test_small_eigenvalue_survives_float32_beside_a_large_one():
+    basis = torch.linalg.qr(torch.randn(5, 1)).Q
+    P = Precision(torch.tensor(1e3), basis, torch.tensor([1e-3]))
+    assert P.eigenvalues()[0] == torch.tensor(1e-3)
+    assert P.inverse().eigenvalues()[-1].item() == pytest.approx(1e3, rel=1e-6)
+
+
+def test_moves_and_speaks():
+    P = _precision().to(torch.float32)
+    assert all(x.dtype == torch.float32 for x in P.factors)
+    assert repr(P) == "Precision(shape=(7, 7), rank=3, dtype=torch.float32)"
