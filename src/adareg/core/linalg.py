@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-#: Entries of a float64 working copy: 32 MiB.
-_CHUNK = 2**22
+#: Entries of a float64 working copy: 4 MiB where a large one would fragment the heap, 128 MiB
+#: on a GPU, which wants large products.
+_CHUNK = {"cpu": 2**19, "cuda": 2**24}
 
 #: Weights up to this many entries keep their factors in float64, whatever their own dtype: at
 #: this size double precision costs nothing, and it makes penalty and objective exact at any
@@ -46,19 +47,28 @@ def inner(
     return total
 
 
-def outer(
+def unit_columns(
     X: Tensor,  # (…, k, n)
-    T: Tensor,  # (…, k, j)
-    dtype: torch.dtype,
-) -> Tensor:
-    """``Xᵀ·T`` (…, n, j), computed in float64 in chunks of n and stored as ``dtype``."""
-    parts = [(X[..., part].double().mT @ T).to(dtype) for part in _chunks(X)]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
+    T: Tensor,  # (…, k, j), float64
+) -> tuple[Tensor, Tensor]:
+    """Squared lengths of the columns of ``Xᵀ·T`` (…, n, j), and these columns at length one.
+
+    Computed in float64 in chunks of n, stored in the factors' dtype. A zero column stays zero.
+    """
+    columns = X.new_empty((*T.shape[:-2], X.shape[-1], T.shape[-1]), dtype=factor_dtype(X))
+    squared = torch.zeros_like(T[..., 0, :])
+    for part in _chunks(X):
+        exact = X[..., part].double().mT @ T
+        squared += exact.square().sum(-2)
+        columns[..., part, :] = exact
+    scale = torch.where(squared > 0, squared.rsqrt(), 0.0)
+    columns *= scale.to(columns.dtype).unsqueeze(-2)
+    return squared, columns
 
 
 def _chunks(X: Tensor) -> Iterator[slice]:
     n = X.shape[-1]
-    step = max(1, _CHUNK * n // max(1, X.numel()))
+    step = max(1, _CHUNK.get(X.device.type, 2**19) * n // max(1, X.numel()))
     return (slice(start, start + step) for start in range(0, n, step))
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from adareg.core.linalg import NonFiniteError, eigh, factor_dtype, inner, outer
+from adareg.core.linalg import NonFiniteError, eigh, factor_dtype, inner, unit_columns
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
 from adareg.core.spectrum import BOUNDS, check_bounds, clip_inverse
@@ -181,10 +181,8 @@ def _project(
     Columns up to the floor are zero, since nobody needs them, and keep their r.
     """
     needed = r > floor
-    basis = outer(X, T * needed.unsqueeze(-2), factor_dtype(X))
-    lengths = torch.linalg.vector_norm(basis, dim=-2, dtype=torch.float64)
-    basis /= torch.where(needed, lengths, 1.0).unsqueeze(-2)
-    return torch.where(needed, lengths.square(), r), basis
+    squared, basis = unit_columns(X, T * needed.unsqueeze(-2))
+    return torch.where(needed, squared, r), basis
 
 
 def _precision(basis: Tensor, values: Tensor, v: float, dtype: torch.dtype) -> Precision:

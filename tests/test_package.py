@@ -1,0 +1,49 @@
+"""The package as installed: light to import, small at large layers."""
+
+import subprocess
+import sys
+from importlib.metadata import requires, version
+
+import adareg
+
+
+def run(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_torch_is_the_only_hard_dependency():
+    hard = [r for r in requires("adareg") if "extra ==" not in r]
+    assert hard == ["torch>=2.6"]
+    assert adareg.__version__ == version("adareg")
+
+
+def test_import_brings_in_nothing_that_torch_does_not():
+    code = (
+        "import sys, torch; before = set(sys.modules); import adareg; "
+        "print(*sorted(m for m in set(sys.modules) - before if m.split('.')[0] != 'adareg'))"
+    )
+    extra = set(run(code).split())
+    standard = {m for m in extra if m.split(".")[0] in sys.stdlib_module_names}
+    assert {m for m in extra - standard if not m.startswith("torch.nn.utils")} == set()
+    assert len(extra) <= 5, extra
+
+
+def test_a_language_models_head_fits_in_memory():
+    """50257 x 768 in float32: the update needs less than three times the weight on top of it."""
+    code = """
+import resource, torch, adareg
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+torch.manual_seed(0)
+head = torch.nn.Linear(768, 50257, bias=False)
+small = adareg.AdaReg(torch.nn.Linear(100, 90)); small.update(); small.update()
+for rule in ("alternating", "joint"):
+    reg = adareg.AdaReg(head, rule=rule)
+    before = peak()
+    reg.update(); reg.update()
+    print((peak() - before) / (head.weight.numel() * 4))
+    del reg
+"""
+    first, second = map(float, run(code).split())
+    assert first < 3
+    assert second < 3
