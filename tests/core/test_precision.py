@@ -5,21 +5,25 @@ import torch
 from adareg import Precision
 
 
-def _precision(n=7, k=3, batch=(), dtype=torch.float64):
-    basis = torch.linalg.qr(torch.randn(*batch, n, n, dtype=dtype)).Q[..., :k]
-    values = torch.rand(*batch, k, dtype=dtype) + 0.1
-    return Precision(torch.full(batch, 2.5, dtype=dtype), basis, values)
+def _precision(n=7, k=3, batch=(), complete=False):
+    basis = torch.linalg.qr(torch.randn(*batch, n, n, dtype=torch.float64)).Q[..., :k]
+    values = torch.rand(*batch, k, dtype=torch.float64) + 0.1
+    scale = None if complete else torch.full(batch, 2.5, dtype=torch.float64)
+    return Precision(scale, basis, values)
 
 
 def _dense(P):
     """Entry by entry from the definition, one batch item."""
-    c, B, e = (x.numpy() for x in P.factors)
+    B, e = P.basis.numpy(), P.values.numpy()
+    c = 0 if P.scale is None else P.scale.numpy()
     return c * (np.eye(len(B)) - B @ B.T) + B @ np.diag(e) @ B.T
 
 
-@pytest.mark.parametrize("k", [0, 1, 3, 7])
-def test_against_dense(k):
-    P = _precision(k=k)
+@pytest.mark.parametrize(
+    ("k", "complete"), [(0, False), (1, False), (3, False), (7, False), (7, True)]
+)
+def test_against_dense(k, complete):
+    P = _precision(k=k, complete=complete)
     D = _dense(P)
     X = np.random.default_rng(0).normal(size=(7, 4))
     np.testing.assert_allclose(P.dense(), D, atol=1e-13)
@@ -39,15 +43,16 @@ def test_batched_is_one_by_one():
     X = torch.randn(2, 3, 7, 4, dtype=torch.float64)
     assert P.shape == (2, 3, 7, 7)
     for i in np.ndindex(2, 3):
-        one = Precision(*(x[i] for x in P.factors))
+        one = P.apply(lambda factor, i=i: factor[i])
         torch.testing.assert_close((P @ X)[i], one @ X[i])
         torch.testing.assert_close(P.dense()[i], one.dense())
         torch.testing.assert_close(P.logdet()[i], one.logdet())
         torch.testing.assert_close(P.eigenvalues()[i], one.eigenvalues())
 
 
-def test_split_and_merge_are_inverse_and_norms_add_up():
-    P = _precision()
+@pytest.mark.parametrize(("k", "complete"), [(0, False), (3, False), (7, True)])
+def test_split_and_merge_are_inverse_and_norms_add_up(k, complete):
+    P = _precision(k=k, complete=complete)
     X = torch.randn(7, 5, dtype=torch.float64)
     coordinates = P.split(X)
     torch.testing.assert_close(P.merge(coordinates), X)

@@ -61,7 +61,9 @@ def assert_valid(case, prior):
         eigenvalues = side.eigenvalues()
         assert eigenvalues.min() >= u * (1 - 1e-12)
         assert eigenvalues.max() <= v * (1 + 1e-12)
-        silent = (side.values == side.scale).double()
+        silent = torch.zeros_like(side.values)
+        if side.scale is not None:
+            silent = (side.values == side.scale).double()
         gram = side.basis.mT @ side.basis
         error = (gram - torch.eye(len(gram))) * (1 - silent) * (1 - silent).unsqueeze(-1)
         assert error.abs().max().item() < 1e-5 if error.numel() else True

@@ -33,6 +33,27 @@ def result_dtype(weight: Tensor) -> torch.dtype:
     return torch.promote_types(weight.dtype, torch.float32)
 
 
+def matmul(A: Tensor, B: Tensor) -> Tensor:
+    """``A·B`` to the full precision of its dtype, whatever the program allows for float32.
+
+    Eigenvalues of a precision may lie a million apart, which the ten bits of TF32 do not
+    survive. Where TF32 is on, each factor is split in two parts that TF32 holds exactly, and
+    three products make up for one: nearly as fast as one, and as exact as float32.
+    """
+    if A.dtype != torch.float32 or torch.get_float32_matmul_precision() == "highest":
+        return A @ B
+    if not A.is_cuda:
+        return (A.double() @ B.double()).float()
+    (A1, A2), (B1, B2) = _halves(A), _halves(B)
+    return A1 @ B1 + (A1 @ B2 + A2 @ B1)
+
+
+def _halves(A: Tensor) -> tuple[Tensor, Tensor]:
+    """A as the sum of its leading 11 bits, which TF32 holds exactly, and the rest."""
+    leading = (A.view(torch.int32) & -(2**13)).view(torch.float32)
+    return leading, A - leading
+
+
 def inner(
     X: Tensor,  # (…, k, n)
     Y: Tensor | None = None,  # (…, n, j)

@@ -22,7 +22,7 @@ class Precision:
     A column of ``B`` may be zero where its eigenvalue equals c: then it says nothing.
 
     Args:
-        scale: c, shape (…).
+        scale: c, shape (…); None if ``B`` is square, so that nothing is outside.
         basis: B, shape (…, n, k).
         values: e, shape (…, k).
 
@@ -32,7 +32,7 @@ class Precision:
     tensor([1., 1., 1.])
     """
 
-    scale: Tensor  # (…)
+    scale: Tensor | None  # (…)
     basis: Tensor  # (…, n, k)
     values: Tensor  # (…, k)
 
@@ -54,17 +54,29 @@ class Precision:
         return self.basis.shape[:-1] + self.basis.shape[-2:-1]
 
     @property
-    def factors(self) -> tuple[Tensor, Tensor, Tensor]:
+    def factors(self) -> tuple[Tensor | None, Tensor, Tensor]:
         """``(scale, basis, values)``: all that is stored."""
         return self.scale, self.basis, self.values
 
+    @property
+    def outside(self) -> Tensor:
+        """The eigenvalue c outside the basis; any number serves where nothing is outside."""
+        return self.values.amax(-1) if self.scale is None else self.scale
+
+    def apply(self, f: Callable[[Tensor], Tensor]) -> Precision:
+        """``f`` of every factor: moved, cast, indexed or expanded."""
+        return Precision(
+            None if self.scale is None else f(self.scale), f(self.basis), f(self.values)
+        )
+
     def to(self, *args: Any, **kwargs: Any) -> Precision:
         """The same matrix with its factors moved or cast, like ``Tensor.to``."""
-        return Precision(*(t.to(*args, **kwargs) for t in self.factors))
+        return self.apply(lambda factor: factor.to(*args, **kwargs))
 
     def map(self, f: Callable[[Tensor], Tensor]) -> Precision:
         """Apply ``f`` to every eigenvalue: ``f(Ω)``, in the same basis."""
-        return Precision(f(self.scale), self.basis, f(self.values))
+        scale = None if self.scale is None else f(self.scale)
+        return Precision(scale, self.basis, f(self.values))
 
     def inverse(self) -> Precision:
         """``Ω⁻¹``, in the same form."""
@@ -77,40 +89,49 @@ class Precision:
     def eigenvalues(self) -> Tensor:
         """All n eigenvalues, ascending, shape (…, n)."""
         n, k = self.basis.shape[-2:]
-        rest = self.scale.unsqueeze(-1).expand(*self.scale.shape, n - k)
+        rest = self.outside.unsqueeze(-1).expand(*self.values.shape[:-1], n - k)
         return torch.cat([self.values, rest], dim=-1).sort(dim=-1).values
 
     def logdet(self) -> Tensor:
         """``log det Ω``, shape (…), in float64."""
         n, k = self.basis.shape[-2:]
-        return self.values.double().log().sum(-1) + (n - k) * self.scale.double().log()
+        return self.values.double().log().sum(-1) + (n - k) * self.outside.double().log()
 
     def dense(self) -> Tensor:
         """The n x n matrix itself."""
-        n, B, c = self.basis.shape[-2], self.basis, self.scale[..., None]
-        eye = torch.eye(n, dtype=B.dtype, device=B.device)
-        return c.unsqueeze(-1) * eye + (B * (self.values - c).unsqueeze(-2)) @ B.mT
+        B = self.basis
+        if self.scale is None:
+            return (B * self.values.unsqueeze(-2)) @ B.mT
+        c = self.scale[..., None, None]
+        eye = torch.eye(B.shape[-2], dtype=B.dtype, device=B.device)
+        return c * eye + (B * (self.values.unsqueeze(-2) - c)) @ B.mT
 
     def covariance(self) -> Tensor:
         """The dense inverse ``Σ = Ω⁻¹``: computed, never stored."""
         return self.inverse().dense()
 
     def spectrum(self) -> Tensor:
-        """Eigenvalue of each coordinate that :meth:`split` returns, shape (…, k + n)."""
+        """The eigenvalue of each coordinate that :meth:`split` returns."""
+        if self.scale is None:
+            return self.values
         rest = self.scale.unsqueeze(-1).expand(self.basis.shape[:-1])
         return torch.cat([self.values, rest], dim=-1)
 
-    def split(self, X: Tensor) -> Tensor:  # (…, n, j) -> (…, k + n, j)
+    def split(self, X: Tensor) -> Tensor:  # (…, n, j) -> (…, k + n, j), or (…, n, j)
         """Coordinates in which Ω is diagonal: ``BᵀX`` above the remainder ``X − B·BᵀX``.
 
         Their squares, weighted with :meth:`spectrum`, add up to ``tr(XᵀΩX)`` with no
         cancellation, however far the eigenvalues lie apart.
         """
         inside = self.basis.mT @ X
+        if self.scale is None:
+            return inside
         return torch.cat([inside, X - self.basis @ inside], dim=-2)
 
-    def merge(self, coordinates: Tensor) -> Tensor:  # (…, k + n, j) -> (…, n, j)
+    def merge(self, coordinates: Tensor) -> Tensor:
         """The inverse of :meth:`split`."""
+        if self.scale is None:
+            return self.basis @ coordinates
         n, k = self.basis.shape[-2:]
         inside, rest = coordinates.split([k, n], dim=-2)
         return self.basis @ inside + rest
@@ -122,5 +143,5 @@ class Precision:
         return (self @ X.mT).mT
 
     def __repr__(self) -> str:
-        n, k = self.basis.shape[-2:]
-        return f"Precision(shape={tuple(self.shape)}, rank={min(n, k)}, dtype={self.basis.dtype})"
+        k = self.basis.shape[-1]
+        return f"Precision(shape={tuple(self.shape)}, rank={k}, dtype={self.basis.dtype})"

@@ -104,7 +104,7 @@ def joint(
         b = clip_inverse(k / v, s2, bounds)
         a = torch.where(s2 * u * v > k, clip_inverse(n / u, s2, bounds), v)
     dtype = factor_dtype(W)
-    sides = _precision(short, a, v, dtype), _precision(long, b, v, dtype)
+    sides = _precision(short, a, None, dtype), _precision(long, b, v, dtype)
     return MatrixNormal(*sides) if X is W else MatrixNormal(*reversed(sides))
 
 
@@ -126,19 +126,19 @@ def _inv_threshold(
     noise = other.spectrum().amax(-1) * _noise(G)
     if short:
         C = inner(W, other.basis)
-        scale = other.scale.double()[..., None, None]
+        scale = other.outside.double()[..., None, None]
         gain = other.values.double().unsqueeze(-2) - scale
         delta = scale * G + (C * gain) @ C.mT
         r, Q, resolved = yield _Request(delta, noise, margin, floor)
     else:
-        root = other.to(torch.float64).sqrt()
-        r, Z, resolved = yield _Request(root @ (root @ G).mT, noise, margin, floor)
+        root = other.to(torch.float64).sqrt().dense()
+        r, Z, resolved = yield _Request(root @ G @ root, noise, margin, floor)
         r, Q = _project(W.mT, root @ Z, r, floor)
     if not resolved:
         M = W.double() @ other.to(torch.float64).sqrt()
         Q, s, _ = torch.linalg.svd(M, full_matrices=False)
         r = s.square()
-    return _precision(Q, clip_inverse(m, r, bounds), v, factor_dtype(W))
+    return _precision(Q, clip_inverse(m, r, bounds), None if short else v, factor_dtype(W))
 
 
 def _thin_svd(
@@ -185,11 +185,10 @@ def _project(
     return torch.where(needed, squared, r), basis
 
 
-def _precision(basis: Tensor, values: Tensor, v: float, dtype: torch.dtype) -> Precision:
-    """Eigenvalue v outside the basis; where the basis is complete, any scale would do."""
-    n, k = basis.shape[-2:]
-    scale = values.amax(-1) if n == k else torch.full_like(values[..., 0], v)
-    return Precision(scale.to(dtype), basis.to(dtype), values.to(dtype))
+def _precision(basis: Tensor, values: Tensor, v: float | None, dtype: torch.dtype) -> Precision:
+    """Eigenvalue v outside the basis, or None for a basis that is complete."""
+    scale = None if v is None else torch.full_like(values[..., 0], v, dtype=dtype)
+    return Precision(scale, basis.to(dtype), values.to(dtype))
 
 
 def solve(
