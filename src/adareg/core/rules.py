@@ -10,7 +10,9 @@ most k eigenvalues that differ from zero, and every null direction gets exactly 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+import math
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -164,9 +166,8 @@ def _wide(W: Tensor) -> Tensor:
 
 
 def _noise(G: Tensor) -> Tensor:
-    """How far rounding moves the eigenvalues of a float64 Gram matrix."""
-    k = G.shape[-1]
-    return torch.finfo(G.dtype).eps * k**0.5 * torch.linalg.matrix_norm(G)
+    """How far rounding may move the eigenvalues of a float64 Gram matrix."""
+    return 10 * torch.finfo(G.dtype).eps * G.diagonal(dim1=-2, dim2=-1).sum(-1)
 
 
 def _project(
@@ -175,14 +176,12 @@ def _project(
     r: Tensor,  # (…, k)
     floor: float,
 ) -> tuple[Tensor, Tensor]:
-    """The columns of Xᵀ T made unit vectors, and their squared lengths.
+    """The squared lengths of the columns of Xᵀ T, and these columns as unit vectors.
 
-    The lengths are √r but for rounding, and more exact than it: they are not squared first.
-    Columns up to the floor are zero, since nobody needs them, and keep their r.
+    The squared lengths are r but for rounding, and more exact than it, since r comes from a
+    matrix of squares. Where r is not above the floor both are zero: nobody needs them.
     """
-    needed = r > floor
-    squared, basis = unit_columns(X, T * needed.unsqueeze(-2))
-    return torch.where(needed, squared, r), basis
+    return unit_columns(X, T * (r > floor).unsqueeze(-2))
 
 
 def _precision(basis: Tensor, values: Tensor, v: float | None, dtype: torch.dtype) -> Precision:
@@ -264,17 +263,45 @@ def solve_all(
 
 
 def _decompose(requests: Mapping[str, _Request]) -> dict[str, _Answer]:
-    finite = torch.stack([q.noise.sum().isfinite().cpu() for q in requests.values()])
-    for name, is_finite in zip(requests, finite.tolist(), strict=True):
-        if not is_finite:
+    """Answer all requests: one decomposition for each size, and two looks at the device."""
+    for name, total in _read({name: q.noise.sum() for name, q in requests.items()}).items():
+        if not math.isfinite(total):
             raise NonFiniteError(
                 f"{name}: the weight has NaN or infinite entries, or its square overflows; "
                 f"its precisions cannot be updated"
             )
-    answers = {}
-    for name, (matrix, noise, margin, floor) in requests.items():
-        r, Q = eigh(matrix)
-        noise = noise.unsqueeze(-1)
-        hidden = (r < margin * noise) & (r + noise > floor)
-        answers[name] = _Answer(r, Q, resolved=not hidden.any().item())
-    return answers
+    spectra: dict[str, tuple[Tensor, Tensor]] = {}
+    for names in _of_one_size(requests):
+        r, Q = eigh(torch.cat([_as_batch(requests[name].matrix) for name in names]))
+        sizes = [requests[name].noise.numel() for name in names]
+        spectra.update(zip(names, zip(r.split(sizes), Q.split(sizes), strict=True), strict=True))
+    hidden = _read({name: _hidden(q, spectra[name][0]) for name, q in requests.items()})
+    return {
+        name: _Answer(r.view(q.matrix.shape[:-1]), Q.view(q.matrix.shape), not hidden[name])
+        for name, q in requests.items()
+        for r, Q in [spectra[name]]
+    }
+
+
+def _hidden(request: _Request, r: Tensor) -> Tensor:
+    """Whether an eigenvalue that matters lies too close to the rounding noise."""
+    noise = request.noise.reshape(-1, 1)
+    return ((r < request.margin * noise) & (r + noise > request.floor)).any()
+
+
+def _of_one_size(requests: Mapping[str, _Request]) -> Iterable[list[str]]:
+    groups = defaultdict(list)
+    for name, (matrix, *_) in requests.items():
+        groups[matrix.shape[-1], matrix.device].append(name)
+    return groups.values()
+
+
+def _as_batch(matrix: Tensor) -> Tensor:
+    return matrix.reshape(-1, *matrix.shape[-2:])
+
+
+def _read(scalars: Mapping[str, Tensor]) -> dict[str, float]:
+    """All scalars in one transfer."""
+    device = next(iter(scalars.values())).device
+    together = torch.stack([scalar.to(device) for scalar in scalars.values()])
+    return dict(zip(scalars, together.tolist(), strict=True))
