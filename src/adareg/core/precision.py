@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,16 @@ class Precision:
         """The n x n identity: Ω = I, which makes the penalty plain weight decay."""
         scale = torch.ones(batch, dtype=dtype, device=device)
         return cls(scale, scale.new_zeros(*batch, n, 0), scale.new_ones(*batch, 0))
+
+    @classmethod
+    def stack(cls, precisions: Sequence[Precision]) -> Precision:
+        """A batch of precisions of one shape and rank."""
+        scales = [precision.scale for precision in precisions if precision.scale is not None]
+        return cls(
+            torch.stack(scales) if scales else None,
+            torch.stack([precision.basis for precision in precisions]),
+            torch.stack([precision.values for precision in precisions]),
+        )
 
     @property
     def shape(self) -> torch.Size:

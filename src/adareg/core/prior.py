@@ -57,6 +57,21 @@ class MatrixNormal:
         """The same prior with its factors moved or cast, like ``Tensor.to``."""
         return self.apply(lambda factor: factor.to(*args, **kwargs))
 
+    def copy_(self, other: MatrixNormal) -> None:
+        """Overwrite every factor, as a captured CUDA graph needs it.
+
+        Raises:
+            RuntimeError: the other prior's factors have other shapes.
+        """
+        for mine, theirs in zip(self._tensors(), other._tensors(), strict=True):
+            if mine.shape != theirs.shape:
+                raise RuntimeError(
+                    "a CUDA graph holds the prior as it was before its first update; "
+                    "call update() once before capturing"
+                )
+        for mine, theirs in zip(self._tensors(), other._tensors(), strict=True):
+            mine.copy_(theirs)
+
     def penalty(self, weight: Tensor) -> Tensor:  # (…, p, d) -> (…)
         """``tr(Ωr W Ωc Wᵀ)``, differentiable in ``weight``; the strength λ is not in it.
 
@@ -104,6 +119,10 @@ class MatrixNormal:
         """Log density of the prior at ``weight``: ``−½·(objective + p·d·log 2π)``."""
         p, d = weight.shape[-2:]
         return -0.5 * (self.objective(weight) + p * d * math.log(2 * math.pi))
+
+    def _tensors(self) -> list[Tensor]:
+        stored = [*self.row.factors, *self.col.factors, *self._product_factors]
+        return [tensor for tensor in stored if tensor is not None]
 
     @property
     def _short(self) -> Precision:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from adareg.core.linalg import result_dtype
-from adareg.core.prior import MatrixNormal
+from adareg.nn.groups import Group
 from adareg.nn.select import Layer
 
 if TYPE_CHECKING:
@@ -65,52 +65,68 @@ class Attachment:
     def _add_gradients(self, optimizer: Optimizer) -> None:
         # A fused optimizer unscales inside its kernel: what is added must be scaled like the rest.
         scale = getattr(optimizer, "grad_scale", None)
-        for name, prior in self._reg.priors.items():
-            layer = self._reg.layers[name]
-            add = _add_through_parametrization if layer.parametrized else _add_gradient
-            add(layer, prior, self._reg.strength, scale)
+        for group in self._reg.groups:
+            if group.layers[0].parametrized:
+                _add_through_parametrization(group, self._reg.strength, scale)
+            else:
+                _add_gradients(group, self._reg.strength, scale)
 
-    @torch.no_grad()
     def _shrink(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         skipped = getattr(optimizer, "found_inf", None)
-        for name, prior in self._reg.priors.items():
-            layer = self._reg.layers[name]
-            weight = layer.weight
-            if weight.grad is None:
-                continue
-            step = optimizer.param_groups[self._groups[name]]["lr"] * self._reg.strength
-            shrunk = layer.layout.from_matrix(prior.proximal(layer.matrix, step))
-            weight.copy_(shrunk if skipped is None else torch.where(skipped > 0, weight, shrunk))
+        for group in self._reg.groups:
+            rates = [self._learning_rate(optimizer, layer) for layer in group.layers]
+            if all(rate is rates[0] or rate == rates[0] for rate in rates):
+                _shrink(group, rates[0] * self._reg.strength, skipped)
+            else:
+                for rate, one in zip(rates, group.singles(), strict=True):
+                    _shrink(one, rate * self._reg.strength, skipped)
+
+    def _learning_rate(self, optimizer: Optimizer, layer: Layer) -> float | Tensor:
+        rate: float | Tensor = optimizer.param_groups[self._groups[layer.name]]["lr"]
+        return rate
 
     def _count(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         self._reg.count_step(self._update_every)
 
 
 @torch.no_grad()
-def _add_gradient(layer: Layer, prior: MatrixNormal, strength: float, scale: Tensor | None) -> None:
-    grad = layer.weight.grad
-    if grad is None:
-        return
-    if grad.is_sparse:
-        raise TypeError(
-            f"{layer.name}: its gradient is sparse and the penalty's is not; "
-            f"use mode='proximal', or make the layer with sparse=False"
-        )
-    gradient = layer.layout.from_matrix(prior.gradient(layer.matrix)).to(result_dtype(grad))
-    grad.add_(gradient if scale is None else gradient * scale, alpha=strength)
+def _add_gradients(group: Group, strength: float, scale: Tensor | None) -> None:
+    grads = {i: layer.weight.grad for i, layer in enumerate(group.layers)}
+    used = {i: grad for i, grad in grads.items() if grad is not None}
+    for i, grad in used.items():
+        if grad.is_sparse:
+            raise TypeError(
+                f"{group.layers[i].name}: its gradient is sparse and the penalty's is not; "
+                f"use mode='proximal', or make the layer with sparse=False"
+            )
+    if used:
+        gradient = group.prior.gradient(group.matrix).to(result_dtype(next(iter(used.values()))))
+        each = group.unstack(gradient if scale is None else gradient * scale)
+        torch._foreach_add_(list(used.values()), [each[i] for i in used], alpha=strength)
 
 
 @torch.enable_grad()
-def _add_through_parametrization(
-    layer: Layer, prior: MatrixNormal, strength: float, scale: Tensor | None
-) -> None:
+def _add_through_parametrization(group: Group, strength: float, scale: Tensor | None) -> None:
+    (layer,) = group.layers
     parameters = [p for p in layer.parameters if p.grad is not None]
-    penalty = strength * prior.penalty(layer.matrix).sum()
+    penalty = strength * group.prior.penalty(layer.matrix).sum()
     penalty = penalty if scale is None else penalty * scale
     grads = torch.autograd.grad(penalty, parameters, allow_unused=True)
     for parameter, grad in zip(parameters, grads, strict=True):
         if grad is not None and parameter.grad is not None:
             parameter.grad.add_(grad)
+
+
+@torch.no_grad()
+def _shrink(group: Group, step: float | Tensor, skipped: Tensor | None) -> None:
+    weights = [layer.weight for layer in group.layers]
+    used = [i for i, weight in enumerate(weights) if weight.grad is not None]
+    if not used:
+        return
+    shrunk = group.unstack(group.prior.proximal(group.matrix, step))
+    if skipped is not None:
+        shrunk = [torch.where(skipped > 0, w, x) for w, x in zip(weights, shrunk, strict=True)]
+    torch._foreach_copy_([weights[i] for i in used], [shrunk[i] for i in used])
 
 
 def _groups(reg: AdaReg, optimizer: Optimizer) -> dict[str, int]:

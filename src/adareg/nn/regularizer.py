@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from adareg.core.linalg import factor_dtype, result_dtype
+from adareg.core.linalg import NonFiniteError, factor_dtype, result_dtype
 from adareg.core.metrics import spectral_norm, stable_rank
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
 from adareg.core.rules import check_rule, solve_all
 from adareg.core.spectrum import BOUNDS, check_bounds
 from adareg.nn.attach import MODES, Attachment
+from adareg.nn.groups import Group, make_groups, placement
 from adareg.nn.select import Layer, Selection, select
 
 _FORMAT = 1
@@ -69,8 +70,9 @@ class AdaReg:
         self.bounds = check_bounds(bounds)
         self.rule = check_rule(rule)
         self._layers = {layer.name: layer for layer in select(model, layers)}
-        self._priors = {n: MatrixNormal.identity(x.matrix) for n, x in self._layers.items()}
+        self._regroup({n: MatrixNormal.identity(x.matrix) for n, x in self._layers.items()})
         self._attachment: Attachment | None = None
+        self._captured = False
         self._steps = 0
 
     @property
@@ -90,11 +92,19 @@ class AdaReg:
     @property
     def priors(self) -> dict[str, MatrixNormal]:
         """The current prior of every selected layer, by name."""
-        return {name: self._prior(layer) for name, layer in self._layers.items()}
+        return self._by_name(self.groups)
+
+    @property
+    def groups(self) -> list[Group]:
+        """The selected layers and their priors, batched by shape, where the weights are now."""
+        if placement(self._layers.values()) != self._placement:
+            self._regroup(self._by_name(self._groups))
+        self._notice_capture()
+        return self._groups
 
     def penalty(self) -> Tensor:
         """``λ·Σ tr(Ωr W Ωc Wᵀ)`` over the selected layers: a scalar to add to the loss."""
-        terms = [self._prior(layer).penalty(layer.matrix).sum() for layer in self._layers.values()]
+        terms = [group.prior.penalty(group.matrix).sum() for group in self.groups]
         total = terms[0]
         for term in terms[1:]:
             total = total + term.to(total.device)
@@ -107,8 +117,18 @@ class AdaReg:
             NonFiniteError: a weight is not finite. It is named, all precisions stay as they
                 were, and training can go on.
         """
-        weights = {name: layer.matrix.detach() for name, layer in self._layers.items()}
-        self._priors = solve_all(weights, self.priors, self.rule, self.bounds)
+        groups = {str(i): group for i, group in enumerate(self.groups)}
+        weights = {name: group.matrix.detach() for name, group in groups.items()}
+        priors = {name: group.prior for name, group in groups.items()}
+        try:
+            solved = solve_all(weights, priors, self.rule, self.bounds)
+        except NonFiniteError as error:
+            raise NonFiniteError(self._name_non_finite()) from error
+        if self._captured:
+            for name, group in groups.items():
+                group.prior.copy_(solved[name])
+        else:
+            self._groups = [Group(groups[name].layers, solved[name]) for name in groups]
 
     def attach(
         self, optimizer: Optimizer, mode: str = "coupled", update_every: int | None = None
@@ -162,8 +182,8 @@ class AdaReg:
         ``2λ·tr(Ωr W Ωc Wᵀ)/‖W‖²`` (0 for a zero weight).
         """
         metrics = {"penalty": 0.0}
-        for name, layer in self._layers.items():
-            values = self._layer_metrics(layer)
+        for name, prior in self.priors.items():
+            values = self._layer_metrics(self._layers[name], prior)
             keys, numbers = list(values), torch.stack(list(values.values())).tolist()
             penalty, *rest = numbers
             metrics["penalty"] += penalty
@@ -205,7 +225,8 @@ class AdaReg:
             raise ValueError(f"this is not the state of an AdaReg: {error!r}") from error
         priors = self._match(stored)
         self.strength, self.bounds, self.rule = strength, bounds, rule
-        self._steps, self._priors = steps, priors
+        self._steps = steps
+        self._regroup(priors)
 
     def __getstate__(self) -> dict[str, Any]:
         """For copy and pickle: the model comes along, an attachment to an optimizer does not."""
@@ -226,15 +247,28 @@ class AdaReg:
             f"rule={self.rule!r}, layers={shapes})"
         )
 
-    def _prior(self, layer: Layer) -> MatrixNormal:
-        """The layer's prior, on the device of its weight."""
-        prior, device = self._priors[layer.name], layer.weight.device
-        if prior.row.basis.device != device:
-            prior = self._priors[layer.name] = prior.to(device)
-        return prior
+    def _regroup(self, priors: Mapping[str, MatrixNormal]) -> None:
+        self._groups = make_groups(self._layers, priors)
+        self._placement = placement(self._layers.values())
 
-    def _layer_metrics(self, layer: Layer) -> dict[str, Tensor]:
-        W, prior = layer.matrix, self._prior(layer)
+    def _by_name(self, groups: Iterable[Group]) -> dict[str, MatrixNormal]:
+        priors = {one.layers[0].name: one.prior for group in groups for one in group.singles()}
+        return {name: priors[name] for name in self._layers}
+
+    def _notice_capture(self) -> None:
+        """A captured graph goes on reading the tensors it saw, so updates must write into them."""
+        on_gpu = any(device.type == "cuda" for device, _ in self._placement)
+        if on_gpu and not torch.compiler.is_compiling():
+            self._captured = self._captured or torch.cuda.is_current_stream_capturing()
+
+    def _name_non_finite(self) -> str:
+        bad = [n for n, layer in self._layers.items() if not layer.matrix.isfinite().all()]
+        reason = "has NaN or infinite entries" if bad else "is so large that its square overflows"
+        names = ", ".join(bad or self._layers)
+        return f"{names}: the weight {reason}; all precisions are kept as they were"
+
+    def _layer_metrics(self, layer: Layer, prior: MatrixNormal) -> dict[str, Tensor]:
+        W = layer.matrix
         penalty = self.strength * prior.penalty(W).sum()
         energy = W.to(result_dtype(W)).square().sum()
         u, v = self.bounds

@@ -1,0 +1,51 @@
+import pytest
+import torch
+
+import adareg
+from adareg.core.linalg import _halves, eigh, inner, matmul, unit_columns
+
+
+@pytest.fixture
+def lowered():
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def test_products_do_not_follow_a_lowered_matmul_precision(lowered):
+    A, B = torch.randn(300, 400), torch.randn(400, 200)
+    exact = A.double() @ B.double()
+    assert torch.linalg.norm(matmul(A, B) - exact) < 1e-6 * torch.linalg.norm(exact)
+    fit, W = torch.randn(2, 300, 400)
+    prior, double = adareg.solve(fit), adareg.solve(fit.double())
+    torch.testing.assert_close(
+        prior.penalty(W).double(), double.penalty(W.double()), rtol=1e-5, atol=0
+    )
+    assert torch.get_float32_matmul_precision() == "medium"  # and leave it as it is
+
+
+def test_halves_are_exact_and_short():
+    A = torch.randn(1000) * 10.0 ** torch.randint(-20, 20, (1000,))
+    leading, rest = _halves(A)
+    assert torch.equal(leading + rest, A)
+    mantissa, _ = torch.frexp(leading)
+    assert torch.equal((mantissa * 2**11).round(), mantissa * 2**11)
+
+
+def test_inner_and_unit_columns_against_plain_products():
+    X, T = torch.randn(3, 5, 70), torch.randn(3, 5, 4, dtype=torch.float64)
+    T[..., 2] = 0
+    torch.testing.assert_close(inner(X), X.double() @ X.double().mT)
+    squared, columns = unit_columns(X, T)
+    plain = X.double().mT @ T
+    torch.testing.assert_close(squared, plain.square().sum(-2))
+    torch.testing.assert_close(columns * squared.sqrt().unsqueeze(-2), plain)
+    assert (columns[..., 2] == 0).all()
+
+
+def test_eigenvalues_are_not_negative():
+    X = torch.randn(30, 3, dtype=torch.float64)
+    r, Q = eigh(X @ X.mT)
+    assert r.min() >= 0
+    torch.testing.assert_close((Q * r) @ Q.mT, X @ X.mT)
