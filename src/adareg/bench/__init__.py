@@ -1,0 +1,1 @@
+"""What AdaReg costs, measured side by side with what it replaces: ``adareg bench``."""
