@@ -17,7 +17,7 @@ def test_products_do_not_follow_a_lowered_matmul_precision(lowered):
     A, B = torch.randn(300, 400), torch.randn(400, 200)
     exact = A.double() @ B.double()
     assert torch.linalg.norm(matmul(A, B) - exact) < 1e-6 * torch.linalg.norm(exact)
-    fit, W = torch.randn(2, 300, 400)
+    fit, W = torch.randn(2, 500, 600)
     prior, double = adareg.solve(fit), adareg.solve(fit.double())
     torch.testing.assert_close(
         prior.penalty(W).double(), double.penalty(W.double()), rtol=1e-5, atol=0

@@ -37,3 +37,10 @@ def test_covariance_correlation():
     C = L @ L.mT + torch.eye(4)
     D = np.diag(1 / np.sqrt(np.diag(C.numpy())))
     np.testing.assert_allclose(adareg.covariance_correlation(C), D @ C.numpy() @ D, atol=1e-14)
+
+
+def test_a_weight_that_is_not_finite_has_no_norms():
+    W = torch.ones(2, 3, 4)
+    W[1, 0, 0] = float("nan")
+    assert adareg.spectral_norm(W).isnan().tolist() == [False, True]
+    assert adareg.stable_rank(W).isnan().tolist() == [False, True]

@@ -67,6 +67,16 @@ def test_small_eigenvalue_survives_float32_beside_a_large_one():
     assert P.inverse().eigenvalues()[-1].item() == pytest.approx(1e3, rel=1e-6)
 
 
+def test_products_keep_the_dtype_of_what_they_multiply():
+    P = _precision()
+    X, x = torch.randn(7, 4), torch.randn(7)
+    assert (P @ X).dtype == torch.float32
+    torch.testing.assert_close(P @ X, (P.dense() @ X.double()).float())
+    torch.testing.assert_close(X.mT @ P, (X.mT.double() @ P.dense()).float())
+    torch.testing.assert_close(P @ x, (P.dense() @ x.double()).float())
+    torch.testing.assert_close(x @ P, (x.double() @ P.dense()).float())
+
+
 def test_moves_and_speaks():
     P = _precision().to(torch.float32)
     assert all(x.dtype == torch.float32 for x in P.factors)

@@ -88,7 +88,7 @@ def test_batched_is_one_by_one(rule):
         torch.testing.assert_close(prior.proximal(W, 0.1)[i], one.proximal(W[i], 0.1))
 
 
-@pytest.mark.parametrize("shape", [(8, 12), (300, 400)])  # float64 and float32 factors
+@pytest.mark.parametrize("shape", [(8, 12), (500, 600)])  # float64 and float32 factors
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_low_precision_weights(shape, dtype):
     fit, W = (0.1 * torch.randn(2, *shape)).to(dtype)
@@ -102,7 +102,21 @@ def test_low_precision_weights(shape, dtype):
     )
 
 
-@pytest.mark.parametrize("shape", [(8, 12), (300, 400)])
+@pytest.mark.parametrize("scale", [1.0, 1 / 25])
+def test_float32_factors_are_backward_stable(scale):
+    """The gradient is that of float64, but for what the last bit of the weight can change."""
+    W = scale * torch.randn(500, 600)
+    fast, exact = adareg.solve(W, "joint"), adareg.solve(W.double(), "joint")
+    assert fast.row.basis.dtype == torch.float32
+    error = torch.linalg.norm(fast.gradient(W).double() - exact.gradient(W.double()))
+    last_bit = torch.finfo(torch.float32).eps * torch.linalg.norm(W.double())
+    amplified = 2 * fast.row.eigenvalues()[-1] * fast.col.eigenvalues()[-1] * last_bit
+    assert error < 4 * amplified  # three products, each rounded
+    shrunk = fast.proximal(W, 1e-4).double(), exact.proximal(W.double(), 1e-4)
+    assert torch.linalg.norm(shrunk[0] - shrunk[1]) < 1e-5 * torch.linalg.norm(shrunk[1])
+
+
+@pytest.mark.parametrize("shape", [(8, 12), (500, 600)])
 def test_autocast_does_not_touch_the_products(shape):
     fit, W = torch.randn(2, *shape)
     prior = adareg.solve(fit)

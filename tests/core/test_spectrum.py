@@ -72,3 +72,7 @@ def test_wrong_arguments_are_named():
         adareg.inv_threshold(torch.zeros(2, 3), 1.0)
     with pytest.raises(ValueError, match="m=-1"):
         adareg.inv_threshold(torch.eye(2), -1)
+    with pytest.raises(ValueError, match="torch.int64"):
+        adareg.inv_threshold(torch.eye(2, dtype=torch.int64), 1)
+    with pytest.raises(adareg.NonFiniteError, match="delta has NaN"):
+        adareg.inv_threshold(torch.full((2, 2), float("nan")), 1)

@@ -142,7 +142,7 @@ def test_grad_scaler(mode, how, device, unscale):
         optimizer = SGD(model.parameters(), 0.1, **how)
         reg = AdaReg(model, strength=1e-2, bounds=(0.1, 10))
         reg.update()
-        reg.attach(optimizer, mode)
+        reg.attach(optimizer, mode, update_every=2)
         for step in range(6):
             optimizer.zero_grad()
             loss = cross_entropy(model(x), y)
@@ -158,6 +158,7 @@ def test_grad_scaler(mode, how, device, unscale):
                 scaler.step(optimizer)
                 scaler.update(2.0**10)
                 assert_equal(model, before)
+                assert reg.state_dict()["steps"] == 3
                 for parameter, grad in zip(model.parameters(), good, strict=True):
                     parameter.grad = grad
             if unscale:
@@ -230,6 +231,53 @@ def test_update_every_counts_optimizer_steps():
         train(model, optimizer, 1, make_data())
         changes.append(reg.priors["2"] is not before)
     assert changes == [False, False, True, False, False, True, False]
+
+
+@pytest.mark.parametrize("how", IMPLEMENTATIONS, ids=str)
+def test_gradients_are_left_as_the_step_found_them(how):
+    """Two steps on one gradient: what weight decay does, the penalty does."""
+    x, y = make_data()
+    attached, decayed = make_model(), make_model()
+    AdaReg(attached, strength=0.05).attach(optimizer := Adam(attached.parameters(), 0.01, **how))
+    other = Adam(groups(decayed, weight_decay=0.1), 0.01, **how)
+    for model, opt in [(attached, optimizer), (decayed, other)]:
+        cross_entropy(model(x), y).backward()
+        before = [p.grad.clone() for p in model.parameters()]
+        opt.step()
+        opt.step()
+        for parameter, grad in zip(model.parameters(), before, strict=True):
+            assert torch.equal(parameter.grad, grad)
+    assert_close(attached, decayed, rtol=1e-6, atol=1e-7)
+
+
+def test_maximizing_still_shrinks():
+    model = make_model()
+    optimizer = SGD(model.parameters(), 0.1, maximize=True)
+    AdaReg(model, strength=0.5).attach(optimizer)
+    W = model[2].weight.detach().clone()
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    torch.testing.assert_close(model[2].weight.detach(), 0.9 * W)
+
+
+def test_two_regularizers_on_one_weight_are_refused():
+    model = make_model()
+    optimizer = SGD(model.parameters(), 0.1)
+    handle = AdaReg(model).attach(optimizer)
+    with pytest.raises(RuntimeError, match="2: another AdaReg attached to this optimizer"):
+        AdaReg(model, layers="all").attach(optimizer)
+    AdaReg(model, layers="0").attach(optimizer)  # another layer is fine
+    handle.remove()
+    AdaReg(model).attach(optimizer)
+
+
+def test_a_weight_frozen_since_is_named():
+    model = make_model()
+    reg = AdaReg(model)
+    model[2].weight.requires_grad_(False)
+    with pytest.raises(ValueError, match="2: the weight is frozen"):
+        reg.attach(SGD(model.parameters(), 0.1))
 
 
 def test_removing_the_handle_ends_it():

@@ -1,5 +1,6 @@
 import copy
 import io
+import math
 import pickle
 
 import pytest
@@ -171,6 +172,10 @@ def test_state_is_a_snapshot_and_restores_settings():
         (lambda s: s.update(rule="best"), "rule='best'"),
         (lambda s: s["priors"].update(extra=s["priors"]["2"]), r"\['2', 'extra'\].*\['2'\]"),
         (lambda s: s["priors"].update({"2": {"row": 1}}), "not the state of an AdaReg"),
+        (lambda s: s["priors"]["2"].update(row=[1, 2, 3]), "factors do not fit"),
+        (lambda s: s["priors"]["2"]["col"].__setitem__(2, torch.ones(3)), "factors do not fit"),
+        (lambda s: s["priors"]["2"]["col"].__setitem__(2, torch.full((5,), torch.nan)), "do not"),
+        (lambda s: s["priors"]["2"]["col"].__setitem__(2, -torch.ones(5)), "factors do not fit"),
     ],
 )
 def test_a_wrong_state_changes_nothing(change, message):
@@ -186,9 +191,7 @@ def test_a_wrong_state_changes_nothing(change, message):
 
 def test_a_state_of_another_shape_is_refused():
     state = AdaReg(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 7))).state_dict()
-    with pytest.raises(
-        ValueError, match=r"2: the state is for a weight of shape \(7, 4\).*\(5, 16\)"
-    ):
+    with pytest.raises(ValueError, match=r"2: the state's factors do not fit \(5, 16\)"):
         AdaReg(make_model()).load_state_dict(state)
 
 
@@ -285,6 +288,47 @@ def test_copies_and_pickles_are_independent_and_not_attached():
         twin.update()
         assert not torch.equal(twin.priors["2"].col.values, reg.priors["2"].col.values)
         twin.attach(SGD(twin.model.parameters(), 0.1))
+
+
+def test_copies_find_their_layers_whatever_these_are_called():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.fc, self.last = nn.Linear(4, 4), nn.Linear(4, 3), nn.Linear(4, 3)
+
+    model = Net()
+    reg = AdaReg(model, layers=[model.fc, model.last])
+    model.requires_grad_(False)
+    assert list(copy.deepcopy(reg).priors) == ["fc", "last"]
+
+
+def test_update_in_inference_mode_leaves_training_possible():
+    reg = AdaReg(make_model())
+    with torch.inference_mode():
+        reg.update()
+        reg.metrics()
+    reg.penalty().backward()
+
+
+def test_looking_does_not_change_a_spectrally_normed_model():
+    model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(8, 5)))
+    before = copy.deepcopy(model.state_dict())
+    reg = AdaReg(model)
+    reg.penalty()
+    reg.update()
+    reg.metrics()
+    assert repr(reg)
+    assert model[0].parametrizations.weight.training
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, before[key])
+
+
+def test_metrics_of_a_broken_weight_are_nan_and_not_an_error():
+    model = make_model()
+    reg = AdaReg(model)
+    with torch.no_grad():
+        model[2].weight[0, 0] = float("nan")
+    assert all(math.isnan(value) for key, value in reg.metrics().items() if "clipped" not in key)
 
 
 def test_model_and_regularizer_copied_together_stay_together():

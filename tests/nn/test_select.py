@@ -3,6 +3,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
+from adareg.nn.layout import Layout, register_layout
 from adareg.nn.select import select
 
 
@@ -108,7 +109,7 @@ def _old_weight_norm():
 @pytest.mark.parametrize(
     ("make", "layers", "message"),
     [
-        (_frozen, "last", r"1: the weight is frozen.*layers there are: 0, 1"),
+        (_frozen, "last", r"1: the weight is frozen.*layers that can have one: 0"),
         (_frozen, "all", r"1: the weight is frozen.*to leave it out, use layers=\['0'\]"),
         (lambda: nn.Sequential(nn.LazyLinear(3)), "last", "lazy; run one forward pass"),
         (lambda: nn.Sequential(nn.LazyConv2d(3, 3)), "all", "lazy; run one forward pass"),
@@ -136,6 +137,56 @@ def _old_weight_norm():
 def test_weights_that_cannot_have_a_prior_are_refused(make, layers, message):
     with pytest.raises(ValueError, match="(?is)cannot put a prior on.*" + message):
         select(make(), layers)
+
+
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(3, 4))
+
+
+def test_a_matrix_of_any_name_is_not_passed_over():
+    model = nn.Sequential(nn.Linear(4, 4), Head())
+    for layers in ("last", "all"):
+        with pytest.raises(ValueError, match="1: layers of type Head are not supported"):
+            select(model, layers)
+    model[0].position = nn.Parameter(torch.zeros(1, 5, 4))  # but this is no layer
+    assert names(model, "0") == ["0"]
+
+
+def test_wrong_models_and_meta_weights_are_named():
+    with pytest.raises(TypeError, match="model: expected a torch.nn.Module, got None"):
+        select(None, "last")
+    for layers in (None, 5):
+        with pytest.raises(TypeError, match=f"strings or modules, got {layers}"):
+            select(Net(), layers)
+    with pytest.raises(ValueError, match="'' matches no layer"):
+        select(Net(), "")
+    with pytest.raises(ValueError, match="meta device"):
+        select(Net().to("meta"), "last")
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        (Layout("kernle"), "parameter 'kernle', which Mine lacks"),
+        (Layout("table", lambda w: w.mT), "does not lead back"),
+        (Layout("table", lambda w: w.flatten(), lambda m: m.reshape(3, 4)), "not to a matrix"),
+    ],
+)
+def test_a_wrong_layout_is_named(layout, message, monkeypatch):
+    class Mine(Head):
+        pass
+
+    register_layout(Mine, kind="fc")(lambda module: [layout])
+    with pytest.raises(ValueError, match=message):
+        select(nn.Sequential(Mine()), "last")
+
+
+def test_a_shared_module_answers_to_both_names():
+    model = nn.ModuleDict({"first": nn.Linear(2, 2)})
+    model["second"] = model["first"]
+    assert names(model, "second") == ["first"]
 
 
 def test_deprecated_weight_norm_is_refused():

@@ -14,7 +14,7 @@ _CHUNK = {"cpu": 2**19, "cuda": 2**24}
 #: Weights up to this many entries keep their factors in float64, whatever their own dtype: at
 #: this size double precision costs nothing, and it makes penalty and objective exact at any
 #: scale. Larger ones keep float32 factors, half the memory and a fast product on every GPU.
-_DOUBLE_UP_TO = 2**16
+_DOUBLE_UP_TO = 2**18
 
 
 class NonFiniteError(ArithmeticError):
@@ -82,8 +82,9 @@ def unit_columns(
         exact = X[..., part].double().mT @ T
         squared += exact.square().sum(-2)
         columns[..., part, :] = exact
-    scale = torch.where(squared > 0, squared.rsqrt(), 0.0)
-    columns *= scale.to(columns.dtype).unsqueeze(-2)
+    scale = torch.where(squared > 0, squared.rsqrt(), 0.0).unsqueeze(-2)
+    for part in _chunks(X):  # in float64 too: a scale rounded to float32 would be off for all
+        columns[..., part, :] = columns[..., part, :].double() * scale
     return squared, columns
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -26,7 +28,7 @@ def stable_rank(weight: Tensor) -> Tensor:  # (…, p, d) -> (…)
     tensor(1.5625)
     """
     frobenius, spectral = _gram_norms(weight)
-    return torch.where(spectral > 0, frobenius / spectral, 0.0).to(result_dtype(weight))
+    return torch.where(spectral == 0, 0.0, frobenius / spectral).to(result_dtype(weight))
 
 
 def correlation(weight: Tensor) -> Tensor:  # (…, p, d) -> (…, p, p)
@@ -59,6 +61,10 @@ def covariance_correlation(covariance: Tensor) -> Tensor:  # (…, n, n) -> (…
 
 @torch.no_grad()
 def _gram_norms(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """``‖W‖_F²`` and ``‖W‖₂²`` in float64."""
+    """``‖W‖_F²`` and ``‖W‖₂²`` in float64; NaN for a weight that is not finite."""
     G = inner(weight if weight.shape[-2] <= weight.shape[-1] else weight.mT)
-    return G.diagonal(dim1=-2, dim2=-1).sum(-1), torch.linalg.eigvalsh(G)[..., -1].clamp(min=0)
+    frobenius = G.diagonal(dim1=-2, dim2=-1).sum(-1)
+    finite = frobenius.isfinite()
+    spectral = torch.linalg.eigvalsh(torch.where(finite[..., None, None], G, 0.0))[..., -1]
+    unknown = torch.where(finite, 0.0, math.nan)
+    return frobenius + unknown, spectral.clamp(min=0) + unknown

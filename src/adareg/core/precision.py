@@ -146,11 +146,14 @@ class Precision:
         inside, rest = coordinates.split([k, n], dim=-2)
         return self.basis @ inside + rest
 
-    def __matmul__(self, X: Tensor) -> Tensor:  # Ω @ X
-        return self.merge(self.spectrum().unsqueeze(-1) * self.split(X))
+    def __matmul__(self, X: Tensor) -> Tensor:  # Ω @ X, computed in the factors' dtype
+        if X.ndim == 1:
+            return (self @ X.unsqueeze(-1)).squeeze(-1)
+        wide = X.to(self.basis.dtype)
+        return self.merge(self.spectrum().unsqueeze(-1) * self.split(wide)).to(X.dtype)
 
     def __rmatmul__(self, X: Tensor) -> Tensor:  # X @ Ω
-        return (self @ X.mT).mT
+        return self @ X if X.ndim == 1 else (self @ X.mT).mT
 
     def __repr__(self) -> str:
         k = self.basis.shape[-1]

@@ -26,7 +26,9 @@ from adareg.core.spectrum import BOUNDS, check_bounds, clip_inverse
 
 def _margin(weight: Tensor) -> float:
     """How far above the rounding noise an eigenvalue must lie, so as to be exact to 1/margin."""
-    return 1e10 if weight.dtype == torch.float64 else 1e6
+    if weight.dtype == torch.float64:
+        return 1e10
+    return 1e6 if factor_dtype(weight) == torch.float64 else 1e3
 
 
 class _Request(NamedTuple):
@@ -232,11 +234,12 @@ def solve(
 
 def check_rule(rule: str) -> str:
     """Return ``rule`` if there is one of that name, or raise ``ValueError``."""
-    if rule not in RULES:
+    if not isinstance(rule, str) or rule not in RULES:
         raise ValueError(f"rule={rule!r}: expected one of {', '.join(map(repr, RULES))}")
     return rule
 
 
+@torch.inference_mode(False)
 @torch.no_grad()
 def solve_all(
     weights: Mapping[str, Tensor],

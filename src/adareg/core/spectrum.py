@@ -7,7 +7,7 @@ from numbers import Real
 
 from torch import Tensor
 
-from adareg.core.linalg import eigh
+from adareg.core.linalg import NonFiniteError, eigh
 
 #: Smallest and largest eigenvalue a precision may have: u and v of the published code.
 BOUNDS = (1e-3, 1e3)
@@ -58,6 +58,9 @@ def inv_threshold(
     Returns:
         The dense precision, of ``delta``'s shape and dtype (decomposed in float64).
 
+    Raises:
+        NonFiniteError: ``delta`` holds NaN or infinite entries.
+
     >>> import adareg, torch
     >>> adareg.inv_threshold(torch.diag(torch.tensor([4.0, 0.0])), m=2.0)
     tensor([[5.0000e-01, 0.0000e+00],
@@ -65,6 +68,10 @@ def inv_threshold(
     """
     if delta.ndim < 2 or delta.shape[-1] != delta.shape[-2]:
         raise ValueError(f"delta must be square, (…, n, n); got {tuple(delta.shape)}")
+    if not delta.is_floating_point():
+        raise ValueError(f"delta must be real floating point; got {delta.dtype}")
+    if not delta.isfinite().all():
+        raise NonFiniteError("delta has NaN or infinite entries")
     if not 0 < m < math.inf:
         raise ValueError(f"m={m!r}: expected a positive number")
     bounds = check_bounds(bounds)

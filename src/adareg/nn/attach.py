@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -27,12 +29,18 @@ class Attachment:
         self._reg = reg
         self._update_every = update_every
         self._groups = _groups(reg, optimizer)
+        self._own_gradients: list[tuple[Tensor, Tensor | None]] = []
+        _refuse_overlap(reg, optimizer)
         if mode == "proximal":
-            _refuse_parametrized(reg)
-            self._handles = [optimizer.register_step_post_hook(self._shrink)]
+            _refuse_what_cannot_shrink(reg, optimizer)
+            hooks = [optimizer.register_step_post_hook(self._shrink)]
         else:
-            self._handles = [optimizer.register_step_pre_hook(self._before_step)]
-        self._handles.append(optimizer.register_step_post_hook(self._count))
+            hooks = [
+                optimizer.register_step_pre_hook(self._before_step),
+                optimizer.register_step_post_hook(self._restore_gradients),
+            ]
+        self._handles = [*hooks, optimizer.register_step_post_hook(self._count)]
+        _ATTACHED.setdefault(optimizer, []).append(self)
 
     @property
     def active(self) -> bool:
@@ -63,13 +71,25 @@ class Attachment:
         return args, {**kwargs, "closure": regularized}
 
     def _add_gradients(self, optimizer: Optimizer) -> None:
+        """Put gradients with the penalty's added in place of the weights' own, for this step."""
         # A fused optimizer unscales inside its kernel: what is added must be scaled like the rest.
         scale = getattr(optimizer, "grad_scale", None)
+        self._own_gradients = []
         for group in self._reg.groups:
-            if group.layers[0].parametrized:
-                _add_through_parametrization(group, self._reg.strength, scale)
-            else:
-                _add_gradients(group, self._reg.strength, scale)
+            signs = [
+                -1 if optimizer.param_groups[self._groups[layer.name]].get("maximize") else 1
+                for layer in group.layers
+            ]
+            gradients = _through_parametrization if group.layers[0].parametrized else _gradients
+            for parameter, grad in gradients(group, self._reg.strength, signs, scale):
+                self._own_gradients.append((parameter, parameter.grad))
+                parameter.grad = grad
+
+    def _restore_gradients(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        """Leave the gradients as the step found them, as weight decay does."""
+        for parameter, grad in self._own_gradients:
+            parameter.grad = grad
+        self._own_gradients = []
 
     def _shrink(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         skipped = getattr(optimizer, "found_inf", None)
@@ -86,35 +106,60 @@ class Attachment:
         return rate
 
     def _count(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
-        self._reg.count_step(self._update_every)
+        skipped = getattr(optimizer, "found_inf", None)
+        if skipped is None or self._update_every is None or not skipped.item():
+            self._reg.count_step(self._update_every)
+
+
+#: The attachments of each optimizer.
+_ATTACHED: WeakKeyDictionary[Optimizer, list[Attachment]] = WeakKeyDictionary()
 
 
 @torch.no_grad()
-def _add_gradients(group: Group, strength: float, scale: Tensor | None) -> None:
-    grads = {i: layer.weight.grad for i, layer in enumerate(group.layers)}
-    used = {i: grad for i, grad in grads.items() if grad is not None}
-    for i, grad in used.items():
+def _gradients(
+    group: Group, strength: float, signs: list[int], scale: Tensor | None
+) -> Iterable[tuple[Tensor, Tensor]]:
+    """Each weight that has a gradient, and that gradient with the penalty's added."""
+    used = [i for i, layer in enumerate(group.layers) if layer.weight.grad is not None]
+    weights = [group.layers[i].weight for i in used]
+    grads = [weight.grad for weight in weights if weight.grad is not None]
+    for i, grad in zip(used, grads, strict=True):
         if grad.is_sparse:
             raise TypeError(
                 f"{group.layers[i].name}: its gradient is sparse and the penalty's is not; "
                 f"use mode='proximal', or make the layer with sparse=False"
             )
-    if used:
-        gradient = group.prior.gradient(group.matrix).to(result_dtype(next(iter(used.values()))))
-        each = group.unstack(gradient if scale is None else gradient * scale)
-        torch._foreach_add_(list(used.values()), [each[i] for i in used], alpha=strength)
+    if not used:
+        return []
+    gradient = group.prior.gradient(group.matrix).to(result_dtype(grads[0]))
+    each = group.unstack(gradient if scale is None else gradient * scale)
+    added = [each[i] if signs[i] > 0 else -each[i] for i in used]
+    return zip(weights, _foreach_add(grads, added, strength), strict=True)
+
+
+def _foreach_add(grads: list[Tensor], added: list[Tensor], alpha: float) -> list[Tensor]:
+    """``grads + alpha·added``, each in its own dtype."""
+    if all(grad.dtype == one.dtype for grad, one in zip(grads, added, strict=True)):
+        return list(torch._foreach_add(grads, added, alpha=alpha))
+    pairs = zip(grads, added, strict=True)
+    return [grad.add(one, alpha=alpha).to(grad.dtype) for grad, one in pairs]
 
 
 @torch.enable_grad()
-def _add_through_parametrization(group: Group, strength: float, scale: Tensor | None) -> None:
+def _through_parametrization(
+    group: Group, strength: float, signs: list[int], scale: Tensor | None
+) -> list[tuple[Tensor, Tensor]]:
+    """The same for the parameters that a parametrized weight is made of."""
     (layer,) = group.layers
     parameters = [p for p in layer.parameters if p.grad is not None]
-    penalty = strength * group.prior.penalty(layer.matrix).sum()
+    penalty = signs[0] * strength * group.prior.penalty(layer.matrix).sum()
     penalty = penalty if scale is None else penalty * scale
     grads = torch.autograd.grad(penalty, parameters, allow_unused=True)
-    for parameter, grad in zip(parameters, grads, strict=True):
-        if grad is not None and parameter.grad is not None:
-            parameter.grad.add_(grad)
+    return [
+        (parameter, (parameter.grad + grad).detach())
+        for parameter, grad in zip(parameters, grads, strict=True)
+        if grad is not None and parameter.grad is not None
+    ]
 
 
 @torch.no_grad()
@@ -141,6 +186,8 @@ def _groups(reg: AdaReg, optimizer: Optimizer) -> dict[str, int]:
     groups = {}
     for name, layer in reg.layers.items():
         needed = [id(p) for p in layer.parameters if p.requires_grad]
+        if not needed:
+            raise ValueError(f"{name}: the weight is frozen (requires_grad=False)")
         if not all(parameter in held for parameter in needed):
             raise ValueError(
                 f"{name}: the optimizer does not hold this layer's weight; attach the optimizer "
@@ -150,10 +197,25 @@ def _groups(reg: AdaReg, optimizer: Optimizer) -> dict[str, int]:
     return groups
 
 
-def _refuse_parametrized(reg: AdaReg) -> None:
+def _refuse_overlap(reg: AdaReg, optimizer: Optimizer) -> None:
+    mine = {id(p): name for name, layer in reg.layers.items() for p in layer.parameters}
+    for other in _ATTACHED.get(optimizer, []):
+        for layer in other._reg.layers.values() if other.active else ():
+            for parameter in layer.parameters:
+                if id(parameter) in mine:
+                    raise RuntimeError(
+                        f"{mine[id(parameter)]}: another AdaReg attached to this optimizer "
+                        f"regularizes this layer already; call remove() on its handle first"
+                    )
+
+
+def _refuse_what_cannot_shrink(reg: AdaReg, optimizer: Optimizer) -> None:
     for name, layer in reg.layers.items():
         if layer.parametrized:
             raise ValueError(
                 f"{name}: its weight is parametrized, so it cannot be set as mode='proximal' "
                 f"must; use mode='coupled'"
             )
+    if not all("lr" in group for group in optimizer.param_groups):
+        kind = type(optimizer).__name__
+        raise ValueError(f"{kind} has no learning rate 'lr', which mode='proximal' needs")

@@ -48,7 +48,8 @@ class Group:
 
 def placement(layers: Iterable[Layer]) -> tuple[tuple[torch.device, torch.dtype], ...]:
     """Where each weight is and what it is made of; when this changes, groups are made anew."""
-    return tuple((layer.weight.device, layer.weight.dtype) for layer in layers)
+    sources = (layer.parameters[0] for layer in layers)
+    return tuple((source.device, source.dtype) for source in sources)
 
 
 def make_groups(layers: Mapping[str, Layer], priors: Mapping[str, MatrixNormal]) -> list[Group]:

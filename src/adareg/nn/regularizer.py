@@ -19,7 +19,7 @@ from adareg.core.rules import check_rule, solve_all
 from adareg.core.spectrum import BOUNDS, check_bounds
 from adareg.nn.attach import MODES, Attachment
 from adareg.nn.groups import Group, make_groups, placement
-from adareg.nn.select import Layer, Selection, select
+from adareg.nn.select import Layer, Selection, by_name, select
 
 _FORMAT = 1
 
@@ -110,6 +110,7 @@ class AdaReg:
             total = total + term.to(total.device)
         return self.strength * total
 
+    @torch.inference_mode(False)
     def update(self) -> None:
         """Set every selected layer's precisions in closed form from its present weight.
 
@@ -218,7 +219,7 @@ class AdaReg:
             bounds, rule = check_bounds(tuple(state["bounds"])), check_rule(state["rule"])
             steps = int(state["steps"])
             stored = {
-                name: MatrixNormal(Precision(*factors["row"]), Precision(*factors["col"]))
+                name: (Precision(*factors["row"]), Precision(*factors["col"]))
                 for name, factors in state["priors"].items()
             }
         except (KeyError, TypeError, AttributeError) as error:
@@ -237,7 +238,9 @@ class AdaReg:
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["model"], layers=state["layers"])  # type: ignore[misc]
+        self.model = state["model"]
+        self._layers = {layer.name: layer for layer in by_name(self.model, state["layers"])}
+        self._attachment, self._captured = None, False
         self.load_state_dict(state["state"])
 
     def __repr__(self) -> str:
@@ -280,24 +283,36 @@ class AdaReg:
             "spectral_norm": spectral_norm(W).max(),
             "clipped_low": low.double().mean(),
             "clipped_high": high.double().mean(),
-            "effective_weight_decay": torch.where(energy > 0, 2 * penalty / energy, 0.0),
+            "effective_weight_decay": torch.where(energy == 0, 0.0, 2 * penalty / energy),
         }
 
-    def _match(self, stored: Mapping[str, MatrixNormal]) -> dict[str, MatrixNormal]:
+    def _match(self, stored: Mapping[str, tuple[Precision, Precision]]) -> dict[str, MatrixNormal]:
         if stored.keys() != self._layers.keys():
             raise ValueError(
                 f"the state is for layers {sorted(stored)}, this AdaReg has {sorted(self._layers)}"
             )
+        priors = {}
         for name, layer in self._layers.items():
-            if stored[name].shape != layer.matrix.shape:
-                raise ValueError(
-                    f"{name}: the state is for a weight of shape {tuple(stored[name].shape)}, "
-                    f"the model's is {tuple(layer.matrix.shape)}"
-                )
-        return {
-            name: stored[name].to(layer.weight.device, factor_dtype(layer.matrix), copy=True)
-            for name, layer in self._layers.items()
-        }
+            row, col = stored[name]
+            W = layer.matrix
+            if not (_fits(row, W.shape[:-1]) and _fits(col, W.mT.shape[:-1])):
+                raise ValueError(f"{name}: the state's factors do not fit {tuple(W.shape)}")
+            prior = MatrixNormal(row, col)
+            priors[name] = prior.to(layer.weight.device, factor_dtype(W), copy=True)
+        return priors
+
+
+def _fits(precision: Precision, shape: torch.Size) -> bool:
+    """Whether the factors make a positive definite matrix for a side of this (…, n)."""
+    scale, basis, values = precision.factors
+    tensors = [basis, values] if scale is None else [basis, values, scale]
+    return (
+        all(isinstance(tensor, Tensor) and bool(tensor.isfinite().all()) for tensor in tensors)
+        and basis.shape[:-1] == shape
+        and values.shape == basis.shape[:-2] + basis.shape[-1:]
+        and (scale.shape == shape[:-1] if scale is not None else basis.shape[-1] == shape[-1])
+        and all(bool((tensor > 0).all()) for tensor in tensors[1:])
+    )
 
 
 def _is_positive_integer(value: object) -> bool:

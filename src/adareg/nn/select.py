@@ -25,9 +25,19 @@ class Layer:
 
     @property
     def weight(self) -> Tensor:
-        """The weight itself; computed anew if it is parametrized."""
-        weight: Tensor = getattr(self.module, self.layout.parameter)
-        return weight
+        """The weight itself; if it is parametrized, computed anew as in evaluation.
+
+        Reading it must not change the model, as training mode's spectral norm would.
+        """
+        if not self.parametrized:
+            return getattr(self.module, self.layout.parameter)
+        chain = self._parametrization
+        training = chain.training
+        try:
+            chain.eval()
+            return getattr(self.module, self.layout.parameter)
+        finally:
+            chain.train(training)
 
     @property
     def matrix(self) -> Tensor:
@@ -43,26 +53,40 @@ class Layer:
     def parameters(self) -> list[nn.Parameter]:
         """The parameters an optimizer must hold to move the weight."""
         if self.parametrized:
-            chain = self.module.get_submodule(f"parametrizations.{self.layout.parameter}")
-            return list(chain.parameters())
+            return list(self._parametrization.parameters())
         return [self.module.get_parameter(self.layout.parameter)]
+
+    @property
+    def _parametrization(self) -> nn.Module:
+        return self.module.get_submodule(f"parametrizations.{self.layout.parameter}")
 
     def problem(self) -> str | None:
         """Why this weight cannot have a prior, or None."""
+        if not self.parametrized and not hasattr(self.module, self.layout.parameter):
+            kind = type(self.module).__name__
+            return f"its layout names the parameter {self.layout.parameter!r}, which {kind} lacks"
         weight = self.weight
         if isinstance(weight, UninitializedParameter):
             return "the weight is lazy; run one forward pass before making AdaReg"
         if not isinstance(weight, nn.Parameter) and not self.parametrized:
             return (
-                "the weight is not a parameter; if torch.nn.utils.weight_norm or spectral_norm "
-                "made it so, use the functions of that name in torch.nn.utils.parametrizations"
+                "the weight is not a parameter, as torch.nn.utils.prune, weight_norm and "
+                "spectral_norm make it; parametrizations (torch.nn.utils.parametrizations) work"
             )
+        if weight.is_meta:
+            return "the weight is on the meta device; make AdaReg when the weights are there"
         if weight.numel() == 0:
             return f"the weight is empty, {tuple(weight.shape)}"
         if not weight.is_floating_point():
             return f"the weight is {weight.dtype}, not real floating point"
         if not any(parameter.requires_grad for parameter in self.parameters):
             return "the weight is frozen (requires_grad=False)"
+        matrix = self.matrix
+        if matrix.ndim < 2 or self.layout.from_matrix(matrix).shape != weight.shape:
+            return (
+                f"its layout makes {tuple(matrix.shape)} of {tuple(weight.shape)} and does not "
+                f"lead back, or not to a matrix"
+            )
         return None
 
 
@@ -102,8 +126,12 @@ def select(model: nn.Module, layers: Selection) -> list[Layer]:
         ValueError: nothing matches, or a selected weight cannot have a prior.
         TypeError: an item of ``layers`` is neither a string nor a module.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model: expected a torch.nn.Module, got {model!r}")
     model = getattr(model, "_orig_mod", model)
     candidates = list(_candidates(model))
+    if not isinstance(layers, str | nn.Module | Iterable):
+        raise TypeError(f"layers: expected strings or modules, got {layers!r}")
     items = [layers] if isinstance(layers, str | nn.Module) else list(layers)
     chosen = [c for item in items for c in _matching(item, model, candidates)]
     if not chosen:
@@ -117,8 +145,17 @@ def select(model: nn.Module, layers: Selection) -> list[Layer]:
     return list(once.values())
 
 
+def by_name(model: nn.Module, names: Iterable[str]) -> list[Layer]:
+    """The layers that :func:`select` gave these names, whatever has become of them since."""
+    candidates = _candidates(getattr(model, "_orig_mod", model))
+    layers = {c.name: c.layer for c in candidates if c.layer is not None}
+    return [layers[name] for name in names]
+
+
 def _candidates(model: nn.Module) -> Iterator[_Candidate]:
     for module_name, module in model.named_modules():
+        if "parametrizations" in module_name.split("."):
+            continue  # belongs to the layer whose weight it makes
         layouts = layouts_of(module)
         if layouts is None:
             if _own_weights(module):
@@ -131,11 +168,15 @@ def _candidates(model: nn.Module) -> Iterator[_Candidate]:
 
 
 def _own_weights(module: nn.Module) -> list[nn.Parameter]:
-    """Parameters called weight… that the module owns itself; others belong to no known layer."""
+    """Parameters that make the module a layer: those called weight…, and any other matrix.
+
+    Other tensors, such as a (1, tokens, width) position embedding, are no layer's weight.
+    """
     return [
         parameter
         for name, parameter in module.named_parameters(recurse=False)
-        if name.startswith("weight") and not isinstance(parameter, UninitializedParameter)
+        if not isinstance(parameter, UninitializedParameter)
+        and (name.startswith("weight") or parameter.ndim == 2)
     ]
 
 
@@ -153,8 +194,8 @@ def _matching(
         return matrices
     if item in kinds():
         return [c for c in matrices if kind_of(c.module) == item]
-    modules = dict(model.named_modules())
-    if item in modules:
+    modules = dict(model.named_modules(remove_duplicate=False))
+    if item and item in modules:
         return _inside(modules[item], candidates)
     named = [c for c in matrices if fnmatchcase(c.name, item) or fnmatchcase(c.module_name, item)]
     if not named:
@@ -186,5 +227,9 @@ def _refuse_problems(chosen: Sequence[_Candidate], candidates: Sequence[_Candida
         return
     listed = "; ".join(f"{name}: {problem}" for name, problem in problems.items())
     usable = [c.name for c in candidates if c in chosen and c.name not in problems]
-    remedy = f"to leave it out, use layers={usable!r}" if usable else _known(candidates)
-    raise ValueError(f"cannot put a prior on {listed}. {remedy[0].upper()}{remedy[1:]}")
+    others = [c.name for c in candidates if c.layer is not None and c.problem() is None]
+    if usable:
+        remedy = f" To leave it out, use layers={usable!r}."
+    else:
+        remedy = f" The layers that can have one: {', '.join(others)}." if others else ""
+    raise ValueError(f"cannot put a prior on {listed}.{remedy}")
