@@ -76,19 +76,25 @@ def peak_memory(setup: str, action: str, device: torch.device) -> int:
 
 
 _MEMORY = """
-import resource, torch, adareg
+import torch, adareg
 from adareg.bench.reference import dense_update
 device = torch.device("{device}")
-def peak():
+def reset():
     if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        torch.cuda.reset_peak_memory_stats(device)
+        return torch.cuda.memory_allocated(device)
+    with open("/proc/self/clear_refs", "w") as control:
+        control.write("5")
+    return read("VmRSS")
+def peak():
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else read("VmHWM")
+def read(key):
+    with open("/proc/self/status") as status:
+        return next(1024 * int(line.split()[1]) for line in status if line.startswith(key))
 adareg.solve(torch.randn(20, 30, device=device))  # load libraries
 dense_update(torch.randn(20, 30, device=device), (1e-3, 1e3))
 {setup}
-before = torch.cuda.memory_allocated(device) if device.type == "cuda" else peak()
-if device.type == "cuda":
-    torch.cuda.reset_peak_memory_stats(device)
+before = reset()
 {action}
 print(peak() - before)
 """

@@ -17,6 +17,10 @@ _CHUNK = {"cpu": 2**19, "cuda": 2**24}
 _DOUBLE_UP_TO = 2**18
 
 
+#: From this size on the symmetry of a Gram matrix is worth ten products instead of one.
+_SYMMETRIC_FROM = 512
+
+
 class NonFiniteError(ArithmeticError):
     """A weight holds NaN or infinite entries, so no precision can be computed from it."""
 
@@ -62,10 +66,25 @@ def inner(
     total: Tensor | None = None
     for part in _chunks(X):
         left = X[..., part].double()
-        right = left.mT if Y is None else Y[..., part, :].double()
-        total = left @ right if total is None else total + left @ right
+        product = _gram(left) if Y is None else left @ Y[..., part, :].double()
+        total = product if total is None else total.add_(product)
     assert total is not None
     return total
+
+
+def _gram(X: Tensor) -> Tensor:  # (…, k, n) -> (…, k, k)
+    """``X·Xᵀ``; where it is large, in four rows of blocks of which only the upper are computed."""
+    k = X.shape[-2]
+    if k < _SYMMETRIC_FROM:
+        return X @ X.mT
+    G = X.new_empty((*X.shape[:-2], k, k))
+    bands = [slice(k * i // 4, k * (i + 1) // 4) for i in range(4)]
+    for i, rows in enumerate(bands):
+        for cols in bands[i:]:
+            block = X[..., rows, :] @ X[..., cols, :].mT
+            G[..., rows, cols] = block
+            G[..., cols, rows] = block.mT
+    return G
 
 
 def unit_columns(
@@ -76,16 +95,26 @@ def unit_columns(
 
     Computed in float64 in chunks of n, stored in the factors' dtype. A zero column stays zero.
     """
+    parts = list(_chunks(X))
+    if len(parts) == 1:
+        exact = X.double().mT @ T
+        squared = exact.square().sum(-2)
+        return squared, (exact * _inverse_root(squared)).to(factor_dtype(X))
     columns = X.new_empty((*T.shape[:-2], X.shape[-1], T.shape[-1]), dtype=factor_dtype(X))
     squared = torch.zeros_like(T[..., 0, :])
-    for part in _chunks(X):
+    for part in parts:
         exact = X[..., part].double().mT @ T
         squared += exact.square().sum(-2)
         columns[..., part, :] = exact
-    scale = torch.where(squared > 0, squared.rsqrt(), 0.0).unsqueeze(-2)
-    for part in _chunks(X):  # in float64 too: a scale rounded to float32 would be off for all
+    scale = _inverse_root(squared)
+    for part in parts:  # in float64 too: a scale rounded to float32 would be off for all
         columns[..., part, :] = columns[..., part, :].double() * scale
     return squared, columns
+
+
+def _inverse_root(squared: Tensor) -> Tensor:
+    """``1/√x`` as a row, and finite for 0."""
+    return squared.clamp(min=1e-300).rsqrt().unsqueeze(-2)
 
 
 def _chunks(X: Tensor) -> Iterator[slice]:

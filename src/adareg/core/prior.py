@@ -28,14 +28,19 @@ class MatrixNormal:
 
     row: Precision
     col: Precision
-    _product_factors: tuple[Tensor, ...] = field(init=False, repr=False)
+    _prepared: list[tuple[Tensor, ...]] = field(default_factory=list, init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        """Prepare what products need: the shorter precision dense, the longer's gain e − c."""
-        scale = self._long.outside[..., None, None]
-        gain = self._long.values.unsqueeze(-2) - scale
-        factors = (self._short.dense(), scale, self._long.basis, gain)
-        object.__setattr__(self, "_product_factors", factors)
+    def product_factors(self) -> tuple[Tensor, ...]:
+        """What products need: the shorter precision dense, and c, B, e − c of the longer.
+
+        Made once, when it is first asked for.
+        """
+        if not self._prepared:
+            with torch.inference_mode(False):
+                scale = self._long.outside[..., None, None]
+                gain = self._long.values.unsqueeze(-2) - scale
+                self._prepared.append((self._short.dense(), scale, self._long.basis, gain))
+        return self._prepared[0]
 
     @classmethod
     def identity(cls, weight: Tensor) -> MatrixNormal:
@@ -86,7 +91,7 @@ class MatrixNormal:
         tensor(30.)
         """
         W = self._cast(weight)
-        value, _ = _Quadratic.apply(W, *self._product_factors)  # type: ignore[no-untyped-call]
+        value, _ = _Quadratic.apply(W, *self.product_factors())  # type: ignore[no-untyped-call]
         return value.to(result_dtype(weight))
 
     def gradient(self, weight: Tensor) -> Tensor:  # (…, p, d) -> (…, p, d)
@@ -97,7 +102,7 @@ class MatrixNormal:
         differs from ``weight`` in its last two bits, which an optimizer step rounds anyway; with
         float64 factors it has the accuracy of the weight's own dtype.
         """
-        return 2 * _product(self._cast(weight), *self._product_factors)
+        return 2 * _product(self._cast(weight), *self.product_factors())
 
     def proximal(self, weight: Tensor, step: float | Tensor) -> Tensor:  # (…, p, d) -> (…, p, d)
         """``argmin_X ½‖X − W‖² + step·tr(Ωr X Ωc Xᵀ)``: a step that is stable at any size.
@@ -129,7 +134,7 @@ class MatrixNormal:
         return -0.5 * (self.objective(weight) + p * d * math.log(2 * math.pi))
 
     def _tensors(self) -> list[Tensor]:
-        stored = [*self.row.factors, *self.col.factors, *self._product_factors]
+        stored = [*self.row.factors, *self.col.factors, *self.product_factors()]
         return [tensor for tensor in stored if tensor is not None]
 
     @property

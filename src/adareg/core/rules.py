@@ -47,12 +47,12 @@ class _Answer(NamedTuple):
 
 
 Steps = Generator[_Request, _Answer, MatrixNormal]
-Rule = Callable[[Tensor, MatrixNormal, tuple[float, float]], Steps]
+Rule = Callable[[Tensor, MatrixNormal | None, tuple[float, float]], Steps]
 
 
 def alternating(
     W: Tensor,  # (…, p, d)
-    prior: MatrixNormal,
+    prior: MatrixNormal | None,
     bounds: tuple[float, float],
 ) -> Steps:
     """One sweep of the paper's Alg. 1, from the old column precision.
@@ -62,14 +62,15 @@ def alternating(
     """
     p, d = W.shape[-2:]
     G = inner(_wide(W))
-    row = yield from _inv_threshold(W, prior.col, d, bounds, G, short=p <= d)
+    col = (prior or MatrixNormal.identity(W)).col
+    row = yield from _inv_threshold(W, col, d, bounds, G, short=p <= d)
     col = yield from _inv_threshold(W.mT, row, p, bounds, G, short=p > d)
     return MatrixNormal(row, col)
 
 
 def official(
     W: Tensor,  # (…, p, d)
-    prior: MatrixNormal,
+    prior: MatrixNormal | None,
     bounds: tuple[float, float],
 ) -> Steps:
     """One sweep of the authors' published code, which differs from the paper.
@@ -80,14 +81,15 @@ def official(
     """
     p, d = W.shape[-2:]
     G = inner(_wide(W))
-    col = yield from _inv_threshold(W.mT, prior.row, d, bounds, G, short=p > d)
+    row = (prior or MatrixNormal.identity(W)).row
+    col = yield from _inv_threshold(W.mT, row, d, bounds, G, short=p > d)
     row = yield from _inv_threshold(W, col, p, bounds, G, short=p <= d)
     return MatrixNormal(row, col)
 
 
 def joint(
     W: Tensor,  # (…, p, d)
-    prior: MatrixNormal,
+    prior: MatrixNormal | None,
     bounds: tuple[float, float],
 ) -> Steps:
     """The minimum over both precisions at once, from one decomposition; a function of W alone.
@@ -106,7 +108,7 @@ def joint(
         a = b = clip_inverse(k, s2, (u**2, v**2)).sqrt()
     else:
         b = clip_inverse(k / v, s2, bounds)
-        a = torch.where(s2 * u * v > k, clip_inverse(n / u, s2, bounds), v)
+        a = clip_inverse(n, s2 * b, bounds)  # v, until b has reached u
     dtype = factor_dtype(W)
     sides = _precision(short, a, None, dtype), _precision(long, b, v, dtype)
     return MatrixNormal(*sides) if X is W else MatrixNormal(*reversed(sides))
@@ -188,7 +190,9 @@ def _project(
 
 def _precision(basis: Tensor, values: Tensor, v: float | None, dtype: torch.dtype) -> Precision:
     """Eigenvalue v outside the basis, or None for a basis that is complete."""
-    scale = None if v is None else torch.full_like(values[..., 0], v, dtype=dtype)
+    scale = None
+    if v is not None:
+        scale = torch.full(values.shape[:-1], v, dtype=dtype, device=values.device)
     return Precision(scale, basis.to(dtype), values.to(dtype))
 
 
@@ -228,7 +232,7 @@ def solve(
         raise ValueError(
             f"prior is for weights of shape {tuple(prior.shape)}, got {tuple(weight.shape)}"
         )
-    priors = {"weight": MatrixNormal.identity(weight) if prior is None else prior}
+    priors = {} if prior is None else {"weight": prior}
     return solve_all({"weight": weight}, priors, check_rule(rule), check_bounds(bounds))["weight"]
 
 
@@ -252,7 +256,7 @@ def solve_all(
     Raises:
         NonFiniteError: names the first weight that is not finite.
     """
-    running = {name: RULES[rule](W, priors[name], bounds) for name, W in weights.items()}
+    running = {name: RULES[rule](W, priors.get(name), bounds) for name, W in weights.items()}
     requests = {name: next(steps) for name, steps in running.items()}
     solved = {}
     while requests:
@@ -266,29 +270,44 @@ def solve_all(
 
 
 def _decompose(requests: Mapping[str, _Request]) -> dict[str, _Answer]:
-    """Answer all requests: one decomposition for each size, and two looks at the device."""
-    for name, total in _read({name: q.noise.sum() for name, q in requests.items()}).items():
-        if not math.isfinite(total):
+    """Answer all requests: one decomposition for each size, and at most two looks at the device."""
+    noise = _read({name: q.noise.max() for name, q in requests.items()})
+    for name, level in noise.items():
+        if not math.isfinite(level):
             raise NonFiniteError(
                 f"{name}: the weight has NaN or infinite entries, or its square overflows; "
                 f"its precisions cannot be updated"
             )
     spectra: dict[str, tuple[Tensor, Tensor]] = {}
     for names in _of_one_size(requests):
-        r, Q = eigh(torch.cat([_as_batch(requests[name].matrix) for name in names]))
-        sizes = [requests[name].noise.numel() for name in names]
-        spectra.update(zip(names, zip(r.split(sizes), Q.split(sizes), strict=True), strict=True))
-    hidden = _read({name: _hidden(q, spectra[name][0]) for name, q in requests.items()})
-    return {
-        name: _Answer(r.view(q.matrix.shape[:-1]), Q.view(q.matrix.shape), not hidden[name])
+        spectra.update(_eigh_together({name: requests[name].matrix for name in names}))
+    # Only eigenvalues above the floor and below margin x noise are in doubt: mostly none can be.
+    doubtful = {
+        name: _hidden(q, spectra[name][0])
         for name, q in requests.items()
-        for r, Q in [spectra[name]]
+        if q.margin * noise[name] > q.floor - noise[name]
+    }
+    hidden = _read(doubtful) if doubtful else {}
+    return {name: _Answer(*spectra[name], not hidden.get(name, False)) for name in requests}
+
+
+def _eigh_together(matrices: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
+    if len(matrices) == 1:
+        return {name: eigh(matrix) for name, matrix in matrices.items()}
+    batches = [_as_batch(matrix) for matrix in matrices.values()]
+    r, Q = eigh(torch.cat(batches))
+    sizes = [len(batch) for batch in batches]
+    return {
+        name: (r_one.view(matrix.shape[:-1]), Q_one.view(matrix.shape))
+        for (name, matrix), r_one, Q_one in zip(
+            matrices.items(), r.split(sizes), Q.split(sizes), strict=True
+        )
     }
 
 
 def _hidden(request: _Request, r: Tensor) -> Tensor:
     """Whether an eigenvalue that matters lies too close to the rounding noise."""
-    noise = request.noise.reshape(-1, 1)
+    noise = request.noise.unsqueeze(-1)
     return ((r < request.margin * noise) & (r + noise > request.floor)).any()
 
 
@@ -305,6 +324,8 @@ def _as_batch(matrix: Tensor) -> Tensor:
 
 def _read(scalars: Mapping[str, Tensor]) -> dict[str, float]:
     """All scalars in one transfer."""
+    if len(scalars) == 1:
+        return {name: scalar.item() for name, scalar in scalars.items()}
     device = next(iter(scalars.values())).device
     together = torch.stack([scalar.to(device) for scalar in scalars.values()])
     return dict(zip(scalars, together.tolist(), strict=True))

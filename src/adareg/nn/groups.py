@@ -25,6 +25,10 @@ class Group:
     layers: tuple[Layer, ...]
     prior: MatrixNormal  # (layers, …, p, d), or (…, p, d) for a single layer
 
+    def __post_init__(self) -> None:
+        """Have the prior ready before a step, or torch.compile, looks at it."""
+        self.prior.product_factors()
+
     @property
     def matrix(self) -> Tensor:
         """The weights as the prior wants them."""
