@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -64,37 +65,38 @@ def _summary(times: list[float]) -> Timing:
     return Timing(median, low, high, len(times))
 
 
-def peak_memory(setup: str, action: str, device: torch.device) -> int:
-    """Bytes that running ``action`` needs on top of what ``setup`` holds, in a fresh process.
+def peak_memory(
+    prepare: Callable[..., Action], arguments: tuple[object, ...], device: torch.device
+) -> int:
+    """Bytes that ``prepare(*arguments)()`` needs on top of what preparing it left in place.
 
-    Both are Python source; on a GPU the allocator's peak is read, on a CPU the process's.
+    A GPU's allocator knows its peak. On a CPU the kernel knows the process's, so a new
+    process runs it; ``prepare`` must then be a function that can be imported by name.
     """
-    program = _MEMORY.format(setup=setup, action=action, device=device)
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return int(done.stdout)
-
-
-_MEMORY = """
-import torch, adareg
-from adareg.bench.reference import dense_update
-device = torch.device("{device}")
-def reset():
     if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        return torch.cuda.memory_allocated(device)
-    with open("/proc/self/clear_refs", "w") as control:
-        control.write("5")
-    return read("VmRSS")
-def peak():
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else read("VmHWM")
-def read(key):
-    with open("/proc/self/status") as status:
-        return next(1024 * int(line.split()[1]) for line in status if line.startswith(key))
-adareg.solve(torch.randn(20, 30, device=device))  # load libraries
-dense_update(torch.randn(20, 30, device=device), (1e-3, 1e3))
-{setup}
-before = reset()
-{action}
-print(peak() - before)
-"""
+        return _peak_on_gpu(prepare(*arguments), device)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(_peak_of_process, prepare, arguments).result()
+
+
+def _peak_on_gpu(action: Action, device: torch.device) -> int:
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    action()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+def _peak_of_process(prepare: Callable[..., Action], arguments: tuple[object, ...]) -> int:
+    action = prepare(*arguments)
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    before = _status("VmRSS")
+    action()
+    return _status("VmHWM") - before
+
+
+def _status(key: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(key))

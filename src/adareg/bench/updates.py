@@ -40,38 +40,39 @@ def shapes_for(device: torch.device, largest: int | None) -> list[tuple[int, int
 
 def measure(p: int, d: int, device: torch.device, seconds: float) -> dict[str, Any]:
     """Times, peak memory and accuracy of one update of a p x d float32 weight."""
-    W = torch.randn(p, d, device=device, generator=torch.Generator(device).manual_seed(0)) / d**0.5
-    old = adareg.solve(W, "alternating", BOUNDS)
-    actions: dict[str, Action] = {
-        "joint": lambda: adareg.solve(W, "joint", BOUNDS),
-        "alternating": lambda: adareg.solve(W, "alternating", BOUNDS, old),
-    }
-    if _dense_is_possible(p, d, device):
-        col = old.col.dense().to(W.dtype)
-        actions["dense"] = lambda: dense_update(W, BOUNDS, col)
+    names = ["joint", "alternating"]
+    if max(p, d) <= _DENSE_UP_TO[device.type]:
+        names.append("dense")
+    actions = {name: prepare(name, p, d, str(device)) for name in names}
     times = compare(actions, device, seconds)
+    del actions
     return {
         "p": p,
         "d": d,
         "seconds": {name: asdict(timing) for name, timing in times.items()},
-        "extra_memory": _memory(p, d, list(actions), device),
-        "error": _errors(W) if p * d <= 1000 * 4096 else None,
+        "extra_memory": {
+            name: peak_memory(prepare, (name, p, d, str(device)), device) / (4 * p * d)
+            for name in names
+        },
+        "error": _errors(_weight(p, d, str(device))) if p * d <= 1000 * 4096 else None,
     }
 
 
-def _dense_is_possible(p: int, d: int, device: torch.device) -> bool:
-    return max(p, d) <= _DENSE_UP_TO[device.type]
+def prepare(name: str, p: int, d: int, device: str) -> Action:
+    """One update as an action: of a weight that has been updated before."""
+    W = _weight(p, d, device)
+    if name == "joint":
+        return lambda: adareg.solve(W, "joint", BOUNDS)
+    if name == "alternating":
+        old = adareg.solve(W, "alternating", BOUNDS)
+        return lambda: adareg.solve(W, "alternating", BOUNDS, old)
+    _, col = dense_update(W, BOUNDS)
+    return lambda: dense_update(W, BOUNDS, col)
 
 
-def _memory(p: int, d: int, names: list[str], device: torch.device) -> dict[str, float]:
-    """Peak memory on top of the weight, in multiples of the weight."""
-    setup = f"W = torch.randn({p}, {d}, device=device)"
-    calls = {
-        "dense": f"dense_update(W, {BOUNDS})",
-        "joint": f"adareg.solve(W, 'joint', {BOUNDS})",
-        "alternating": f"adareg.solve(W, 'alternating', {BOUNDS})",
-    }
-    return {name: peak_memory(setup, calls[name], device) / (4 * p * d) for name in names}
+def _weight(p: int, d: int, device: str) -> Tensor:
+    generator = torch.Generator(device).manual_seed(0)
+    return torch.randn(p, d, device=device, generator=generator) / d**0.5
 
 
 def _errors(W: Tensor) -> dict[str, float]:
