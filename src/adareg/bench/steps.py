@@ -152,4 +152,8 @@ def _captured(step: Callable[[], None]) -> Action:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    return graph.replay
+
+    def replay(keep: object = step) -> None:  # the graph reads tensors that only the step holds
+        graph.replay()
+
+    return replay

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from adareg.core.linalg import matmul
+
 
 @dataclass(frozen=True, eq=False)
 class Precision:
@@ -102,6 +104,21 @@ class Precision:
         rest = self.outside.unsqueeze(-1).expand(*self.values.shape[:-1], n - k)
         return torch.cat([self.values, rest], dim=-1).sort(dim=-1).values
 
+    def eigenvectors(self) -> tuple[Tensor, Tensor]:
+        """Eigenvalues (…, m) and orthonormal directions (…, n, m) that span everything.
+
+        The stored basis, where it is complete; else the n x n matrix is decomposed.
+        """
+        n, k = self.basis.shape[-2:]
+        if self.scale is None:
+            return self.values, self.basis
+        if k == 0:
+            eye = torch.eye(n, dtype=self.basis.dtype, device=self.basis.device)
+            batch = self.scale.shape
+            return self.scale.unsqueeze(-1).expand(*batch, n), eye.expand(*batch, n, n)
+        e, Q = torch.linalg.eigh(self.dense().double())
+        return e.to(self.basis.dtype), Q.to(self.basis.dtype)
+
     def logdet(self) -> Tensor:
         """``log det Ω``, shape (…), in float64."""
         n, k = self.basis.shape[-2:]
@@ -111,10 +128,10 @@ class Precision:
         """The n x n matrix itself."""
         B = self.basis
         if self.scale is None:
-            return (B * self.values.unsqueeze(-2)) @ B.mT
+            return matmul(B * self.values.unsqueeze(-2), B.mT)
         c = self.scale[..., None, None]
         eye = torch.eye(B.shape[-2], dtype=B.dtype, device=B.device)
-        return c * eye + (B * (self.values.unsqueeze(-2) - c)) @ B.mT
+        return c * eye + matmul(B * (self.values.unsqueeze(-2) - c), B.mT)
 
     def covariance(self) -> Tensor:
         """The dense inverse ``Σ = Ω⁻¹``: computed, never stored."""
@@ -133,18 +150,18 @@ class Precision:
         Their squares, weighted with :meth:`spectrum`, add up to ``tr(XᵀΩX)`` with no
         cancellation, however far the eigenvalues lie apart.
         """
-        inside = self.basis.mT @ X
+        inside = matmul(self.basis.mT, X)
         if self.scale is None:
             return inside
-        return torch.cat([inside, X - self.basis @ inside], dim=-2)
+        return torch.cat([inside, X - matmul(self.basis, inside)], dim=-2)
 
     def merge(self, coordinates: Tensor) -> Tensor:
         """The inverse of :meth:`split`."""
         if self.scale is None:
-            return self.basis @ coordinates
+            return matmul(self.basis, coordinates)
         n, k = self.basis.shape[-2:]
         inside, rest = coordinates.split([k, n], dim=-2)
-        return self.basis @ inside + rest
+        return matmul(self.basis, inside) + rest
 
     def __matmul__(self, X: Tensor) -> Tensor:  # Ω @ X, computed in the factors' dtype
         if X.ndim == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,19 +29,31 @@ class MatrixNormal:
 
     row: Precision
     col: Precision
-    _prepared: list[tuple[Tensor, ...]] = field(default_factory=list, init=False, repr=False)
+    _prepared: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     def product_factors(self) -> tuple[Tensor, ...]:
-        """What products need: the shorter precision dense, and c, B, e − c of the longer.
+        """What products need, made once: c·S of the shorter side, B and e/c − 1 of the longer.
 
-        Made once, when it is first asked for.
+        Then ``Ωr W Ωc`` is ``c·S·(X + X·B·diag(e/c − 1)·Bᵀ)``, X being W with its shorter side
+        first. S is k x k.
         """
-        if not self._prepared:
-            with torch.inference_mode(False):
-                scale = self._long.outside[..., None, None]
-                gain = self._long.values.unsqueeze(-2) - scale
-                self._prepared.append((self._short.dense(), scale, self._long.basis, gain))
-        return self._prepared[0]
+        if "product" not in self._prepared:
+            with torch.inference_mode(False), torch.no_grad():
+                c = self._long.outside[..., None, None]
+                gain = (self._long.values.unsqueeze(-2) - c) / c
+                self._prepared["product"] = (c * self._short.dense(), self._long.basis, gain)
+        return self._prepared["product"]
+
+    def shrink_factors(self, step: float | Tensor) -> tuple[Tensor, ...]:
+        """What :meth:`proximal` needs for a step size; kept until another step is asked for."""
+        kept = self._prepared.get("shrink")
+        if isinstance(step, Tensor):
+            return _shrink_factors(self._short, self._long, step)
+        if kept is None or self._prepared.get("step") != step:
+            with torch.inference_mode(False), torch.no_grad():
+                kept = _shrink_factors(self._short, self._long, step)
+            self._prepared.update({"shrink": kept, "step": step})
+        return kept
 
     @classmethod
     def identity(cls, weight: Tensor) -> MatrixNormal:
@@ -76,6 +89,10 @@ class MatrixNormal:
                 )
         for mine, theirs in zip(self._tensors(), other._tensors(), strict=True):
             mine.copy_(theirs)
+        if "shrink" in self._prepared:
+            fresh = other.shrink_factors(self._prepared["step"])
+            for mine, theirs in zip(self._prepared["shrink"], fresh, strict=True):
+                mine.copy_(theirs)
 
     def penalty(self, weight: Tensor) -> Tensor:  # (…, p, d) -> (…)
         """``tr(Ωr W Ωc Wᵀ)``, differentiable in ``weight``; the strength λ is not in it.
@@ -90,8 +107,11 @@ class MatrixNormal:
         >>> prior.penalty(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
         tensor(30.)
         """
-        W = self._cast(weight)
-        value, _ = _Quadratic.apply(W, *self.product_factors())  # type: ignore[no-untyped-call]
+        W, factors = self._cast(weight), self.product_factors()
+        if torch.compiler.is_compiling():
+            value = _traced(W, *factors)
+        else:
+            value, _ = _Quadratic.apply(W, *factors)  # type: ignore[no-untyped-call]
         return value.to(result_dtype(weight))
 
     def gradient(self, weight: Tensor) -> Tensor:  # (…, p, d) -> (…, p, d)
@@ -113,9 +133,12 @@ class MatrixNormal:
         if not isinstance(step, Tensor) and not step >= 0:
             raise ValueError(f"step={step!r}: expected a number >= 0")
         W = self._cast(weight)
+        outside, change, Q = self.shrink_factors(step)
+        B = self._long.basis
         with _exact(W):
-            X = _shrink(_wide(W), self._short, self._long, step)
-        return _as(W, X).to(weight.dtype)
+            X = _wide(W)
+            inside = matmul(Q, change * matmul(Q.mT, matmul(X, B)))
+            return _as(W, matmul(outside, X) + matmul(inside, B.mT)).to(weight.dtype)
 
     def objective(self, weight: Tensor) -> Tensor:  # (…, p, d) -> (…)
         """``tr(Ωr W Ωc Wᵀ) − d·logdet Ωr − p·logdet Ωc``, which the rules minimise (equ:opt)."""
@@ -158,8 +181,10 @@ class MatrixNormal:
         return weight.to(self.row.basis.dtype)
 
 
-def _exact(weight: Tensor) -> torch.autocast:
-    """Keep autocast from lowering the precision of the products inside."""
+def _exact(weight: Tensor) -> AbstractContextManager[object]:
+    """Keep autocast, which leaves float64 alone, from lowering the precision of products."""
+    if weight.dtype == torch.float64:
+        return nullcontext()
     return torch.autocast(weight.device.type, enabled=False)
 
 
@@ -173,27 +198,34 @@ def _as(W: Tensor, X: Tensor) -> Tensor:
     return X if W.shape[-2] <= W.shape[-1] else X.mT
 
 
-def _product(W: Tensor, short: Tensor, scale: Tensor, B: Tensor, gain: Tensor) -> Tensor:
+def _product(W: Tensor, short: Tensor, B: Tensor, gain: Tensor) -> Tensor:
     """``Ωr W Ωc`` by three products of k·p·d multiplications."""
     with _exact(W):
         X = _wide(W)
-        inside = matmul(X, B) * gain
-        return _as(W, matmul(short, scale * X + matmul(inside, B.mT)))
+        return _as(W, matmul(short, X + matmul(matmul(X, B) * gain, B.mT)))
 
 
-def _shrink(X: Tensor, short: Precision, long: Precision, step: float | Tensor) -> Tensor:
-    """Divide coordinate ij of X by ``1 + 2·step·aᵢ·bⱼ``: a of the short side, b of the long."""
+def _traced(W: Tensor, *factors: Tensor) -> Tensor:
+    """``tr(Ωr W Ωc Wᵀ)`` with its first derivative, in operations that any compiler follows."""
+    product = _product(W.detach(), *factors)
+    twice = 2 * (W * product).sum((-2, -1), dtype=torch.float64)
+    return (twice - twice.detach() / 2).to(W.dtype)
 
-    def factor(ab: Tensor) -> Tensor:
-        return 1 / (1 + 2 * step * ab)
 
-    a, b = short.spectrum().unsqueeze(-1), long.values.unsqueeze(-2)
-    c = long.outside.unsqueeze(-1)
-    inside = short.split(matmul(X, long.basis))
-    change = short.merge((factor(a * b) - factor(a * c.unsqueeze(-1))) * inside)
-    scale = None if short.scale is None else factor(short.scale * c.squeeze(-1))
-    outside = Precision(scale, short.basis, factor(short.values * c))
-    return matmul(outside.dense(), X) + matmul(change, long.basis.mT)
+def _shrink_factors(
+    short: Precision, long: Precision, step: float | Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``f(a·c)`` of the shorter side, dense; ``f(a·b) − f(a·c)``; and the basis of a.
+
+    With ``f(x) = 1/(1 + 2·step·x)``, eigenvalues a of the shorter side, and b, c in and outside
+    the basis of the longer.
+    """
+    a, Q = short.eigenvectors()
+    b, c = long.values.unsqueeze(-2), long.outside[..., None, None]
+    a = a.unsqueeze(-1)
+    outside = 1 / (1 + 2 * step * a * c)
+    dense = matmul(Q * outside.mT, Q.mT)
+    return dense, 1 / (1 + 2 * step * a * b) - outside, Q
 
 
 class _Quadratic(torch.autograd.Function):
@@ -206,10 +238,8 @@ class _Quadratic(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        W: Tensor, short: Tensor, scale: Tensor, B: Tensor, gain: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        product = _product(W, short, scale, B, gain)
+    def forward(W: Tensor, short: Tensor, B: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
+        product = _product(W, short, B, gain)
         return (W * product).sum((-2, -1), dtype=torch.float64).to(W.dtype), product
 
     @staticmethod
@@ -221,11 +251,11 @@ class _Quadratic(torch.autograd.Function):
     def backward(
         ctx: Any, grad_value: Tensor | None, grad_product: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        product, short, scale, B, gain = ctx.saved_tensors
+        product, short, B, gain = ctx.saved_tensors
         grad = None
         if grad_value is not None:
             grad = 2 * grad_value[..., None, None] * product
         if grad_product is not None:
-            through = _product(grad_product, short, scale, B, gain)
+            through = _product(grad_product, short, B, gain)
             grad = through if grad is None else grad + through
-        return grad, None, None, None, None
+        return grad, None, None, None
