@@ -31,6 +31,8 @@ def test_against_dense(k, complete):
     np.testing.assert_allclose(torch.from_numpy(X.T) @ P, X.T @ D, atol=1e-13)
     np.testing.assert_allclose(P.covariance(), np.linalg.inv(D), atol=1e-12)
     np.testing.assert_allclose(P.inverse().dense(), np.linalg.inv(D), atol=1e-12)
+    H = P.root().numpy()
+    np.testing.assert_allclose(H @ H.T, D, atol=1e-12)
     root = P.sqrt().dense().numpy()
     np.testing.assert_allclose(root @ root, D, atol=1e-12)
     np.testing.assert_allclose(P.eigenvalues(), np.linalg.eigvalsh(D), atol=1e-12)

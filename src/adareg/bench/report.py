@@ -118,7 +118,11 @@ def show(record: Record, console: Console) -> None:
     about = record["machine"]
     console.print(f"{about['device']}, torch {about['torch']}, {about['threads']} threads")
     console.print(
-        _table("one update, ms (quartiles); extra memory in weights", record["updates"], _shape)
+        _table(
+            "one update, ms (quartiles), peak memory on top of the weight",
+            record["updates"],
+            _shape,
+        )
     )
     console.print(_table("one training step, ms (quartiles)", record["steps"], _workload))
     verdict = Table(title="what it comes to", box=None)
@@ -144,7 +148,9 @@ def _cell(row: Record, name: str) -> str:
     if name not in row["seconds"]:
         return "–"
     low, median, high = (1e3 * row["seconds"][name][key] for key in ("low", "median", "high"))
-    memory = f", {row['extra_memory'][name]:.1f}x" if "extra_memory" in row else ""
+    memory = ""
+    if "extra_memory" in row:
+        memory = f", {row['extra_memory'][name] * 4 * row['p'] * row['d'] / 2**20:.0f} MiB"
     return f"{median:.3g} ({low:.3g}–{high:.3g}){memory}"
 
 

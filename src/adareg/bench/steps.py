@@ -113,8 +113,14 @@ def measure(
     workload: Workload, variant: str, device: torch.device, seconds: float
 ) -> dict[str, Any]:
     """Time one step without AdaReg, and with it in each mode."""
-    actions = {mode or "without": _step(workload, variant, mode, device) for mode in (None, *MODES)}
-    times = compare(actions, device, seconds)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if variant == "tf32" else "highest")
+    try:
+        modes = (None, *MODES)
+        actions = {mode or "without": _step(workload, variant, mode, device) for mode in modes}
+        times = compare(actions, device, seconds)
+    finally:
+        torch.set_float32_matmul_precision(before)
     return {
         "workload": workload.name,
         "variant": variant,

@@ -49,12 +49,23 @@ def matmul(A: Tensor, B: Tensor) -> Tensor:
     survive. Where TF32 is on, each factor is split in two parts that TF32 holds exactly, and
     three products make up for one: nearly as fast as one, and as exact as float32.
     """
-    if A.dtype != torch.float32 or torch.get_float32_matmul_precision() == "highest":
+    if _is_full_precision(A):
         return A @ B
     if not A.is_cuda:
         return (A.double() @ B.double()).float()
     (A1, A2), (B1, B2) = _halves(A), _halves(B)
     return A1 @ B1 + (A1 @ B2 + A2 @ B1)
+
+
+def add_matmul(C: Tensor, A: Tensor, B: Tensor) -> Tensor:
+    """``C + A·B``, as exact as :func:`matmul`, in one kernel where that can be."""
+    if C.ndim == A.ndim == B.ndim <= 3 and _is_full_precision(A):
+        return torch.addmm(C, A, B) if C.ndim == 2 else torch.baddbmm(C, A, B)
+    return C + matmul(A, B)
+
+
+def _is_full_precision(A: Tensor) -> bool:
+    return A.dtype != torch.float32 or torch.get_float32_matmul_precision() == "highest"
 
 
 def _halves(A: Tensor) -> tuple[Tensor, Tensor]:

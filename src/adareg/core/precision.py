@@ -98,6 +98,12 @@ class Precision:
         """The symmetric square root ``Ω^{1/2}``, in the same form."""
         return self.map(torch.sqrt)
 
+    def root(self) -> Tensor:
+        """Some dense n x n matrix H with ``H·Hᵀ = Ω``, the cheapest to be had."""
+        if self.scale is None:
+            return self.basis * self.values.sqrt().unsqueeze(-2)
+        return self.sqrt().dense()
+
     def eigenvalues(self) -> Tensor:
         """All n eigenvalues, ascending, shape (…, n)."""
         n, k = self.basis.shape[-2:]

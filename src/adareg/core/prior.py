@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adareg.core.linalg import factor_dtype, matmul, result_dtype
+from adareg.core.linalg import add_matmul, factor_dtype, matmul, result_dtype
 from adareg.core.precision import Precision
 
 
@@ -32,16 +32,17 @@ class MatrixNormal:
     _prepared: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     def product_factors(self) -> tuple[Tensor, ...]:
-        """What products need, made once: c·S of the shorter side, B and e/c − 1 of the longer.
+        """What products need, made once: c·S of the shorter side, B and B·(e/c − 1) of the longer.
 
         Then ``Ωr W Ωc`` is ``c·S·(X + X·B·diag(e/c − 1)·Bᵀ)``, X being W with its shorter side
-        first. S is k x k.
+        first. S is k x k. A large basis is not doubled: then the third is the row e/c − 1.
         """
         if "product" not in self._prepared:
             with torch.inference_mode(False), torch.no_grad():
-                c = self._long.outside[..., None, None]
+                c, B = self._long.outside[..., None, None], self._long.basis
                 gain = (self._long.values.unsqueeze(-2) - c) / c
-                self._prepared["product"] = (c * self._short.dense(), self._long.basis, gain)
+                gain = B * gain if B.dtype == torch.float64 else gain
+                self._prepared["product"] = (c * self._short.dense(), B, gain)
         return self._prepared["product"]
 
     def shrink_factors(self, step: float | Tensor) -> tuple[Tensor, ...]:
@@ -114,6 +115,10 @@ class MatrixNormal:
             value, _ = _Quadratic.apply(W, *factors)  # type: ignore[no-untyped-call]
         return value.to(result_dtype(weight))
 
+    def product(self, weight: Tensor) -> Tensor:  # (…, p, d) -> (…, p, d)
+        """``Ωr W Ωc``, half the gradient of :meth:`penalty`, in the dtype of the factors."""
+        return _product(self._cast(weight), *self.product_factors())
+
     def gradient(self, weight: Tensor) -> Tensor:  # (…, p, d) -> (…, p, d)
         """``2·Ωr W Ωc``, the gradient of :meth:`penalty`, in the dtype of the factors.
 
@@ -122,7 +127,7 @@ class MatrixNormal:
         differs from ``weight`` in its last two bits, which an optimizer step rounds anyway; with
         float64 factors it has the accuracy of the weight's own dtype.
         """
-        return 2 * _product(self._cast(weight), *self.product_factors())
+        return 2 * self.product(weight)
 
     def proximal(self, weight: Tensor, step: float | Tensor) -> Tensor:  # (…, p, d) -> (…, p, d)
         """``argmin_X ½‖X − W‖² + step·tr(Ωr X Ωc Xᵀ)``: a step that is stable at any size.
@@ -138,7 +143,7 @@ class MatrixNormal:
         with _exact(W):
             X = _wide(W)
             inside = matmul(Q, change * matmul(Q.mT, matmul(X, B)))
-            return _as(W, matmul(outside, X) + matmul(inside, B.mT)).to(weight.dtype)
+            return _as(W, add_matmul(matmul(outside, X), inside, B.mT)).to(weight.dtype)
 
     def objective(self, weight: Tensor) -> Tensor:  # (…, p, d) -> (…)
         """``tr(Ωr W Ωc Wᵀ) − d·logdet Ωr − p·logdet Ωc``, which the rules minimise (equ:opt)."""
@@ -199,10 +204,11 @@ def _as(W: Tensor, X: Tensor) -> Tensor:
 
 
 def _product(W: Tensor, short: Tensor, B: Tensor, gain: Tensor) -> Tensor:
-    """``Ωr W Ωc`` by three products of k·p·d multiplications."""
+    """``Ωr W Ωc`` by three products of k·p·d multiplications, in three or four kernels."""
     with _exact(W):
         X = _wide(W)
-        return _as(W, matmul(short, X + matmul(matmul(X, B) * gain, B.mT)))
+        inside = matmul(X, gain) if gain.shape == B.shape else matmul(X, B) * gain
+        return _as(W, matmul(short, add_matmul(X, inside, B.mT)))
 
 
 def _traced(W: Tensor, *factors: Tensor) -> Tensor:

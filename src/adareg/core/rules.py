@@ -137,9 +137,9 @@ def _inv_threshold(
         delta = scale * G + (C * gain) @ C.mT
         r, Q, resolved = yield _Request(delta, noise, margin, floor)
     else:
-        root = other.to(torch.float64).sqrt().dense()
-        r, Z, resolved = yield _Request(root @ G @ root, noise, margin, floor)
-        r, Q = _project(W.mT, root @ Z, r, floor)
+        H = other.to(torch.float64).root()
+        r, Z, resolved = yield _Request(H.mT @ G @ H, noise, margin, floor)
+        r, Q = _project(W.mT, H @ Z, r, floor)
     if not resolved:
         M = W.double() @ other.to(torch.float64).sqrt()
         Q, s, _ = torch.linalg.svd(M, full_matrices=False)

@@ -131,10 +131,10 @@ def _gradients(
             )
     if not used:
         return []
-    gradient = group.prior.gradient(group.matrix).to(result_dtype(grads[0]))
-    each = group.unstack(gradient if scale is None else gradient * scale)
+    product = group.prior.product(group.matrix).to(result_dtype(grads[0]))
+    each = group.unstack(product if scale is None else product * scale)
     added = [each[i] if signs[i] > 0 else -each[i] for i in used]
-    return zip(weights, _foreach_add(grads, added, strength), strict=True)
+    return zip(weights, _foreach_add(grads, added, 2 * strength), strict=True)
 
 
 def _foreach_add(grads: list[Tensor], added: list[Tensor], alpha: float) -> list[Tensor]:

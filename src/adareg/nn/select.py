@@ -29,6 +29,9 @@ class Layer:
 
         Reading it must not change the model, as training mode's spectral norm would.
         """
+        plain = self.module._parameters.get(self.layout.parameter)
+        if plain is not None:
+            return plain
         if not self.parametrized:
             return getattr(self.module, self.layout.parameter)
         chain = self._parametrization
@@ -47,14 +50,19 @@ class Layer:
     @property
     def parametrized(self) -> bool:
         """Whether the weight is a function of other parameters (weight norm and the like)."""
-        return parametrize.is_parametrized(self.module, self.layout.parameter)
+        name = self.layout.parameter
+        return name not in self.module._parameters and parametrize.is_parametrized(
+            self.module, name
+        )
 
     @property
     def parameters(self) -> list[nn.Parameter]:
         """The parameters an optimizer must hold to move the weight."""
         if self.parametrized:
             return list(self._parametrization.parameters())
-        return [self.module.get_parameter(self.layout.parameter)]
+        plain = self.module._parameters[self.layout.parameter]
+        assert plain is not None
+        return [plain]
 
     @property
     def _parametrization(self) -> nn.Module:
