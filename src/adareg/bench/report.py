@@ -117,13 +117,8 @@ def show(record: Record, console: Console) -> None:
     """Print the tables, the ratios last."""
     about = record["machine"]
     console.print(f"{about['device']}, torch {about['torch']}, {about['threads']} threads")
-    console.print(
-        _table(
-            "one update, ms (quartiles), peak memory on top of the weight",
-            record["updates"],
-            _shape,
-        )
-    )
+    title = "one update, ms (quartiles), peak memory on top of the weight"
+    console.print(_table(title, record["updates"], _shape))
     console.print(_table("one training step, ms (quartiles)", record["steps"], _workload))
     verdict = Table(title="what it comes to", box=None)
     for column in ("", "measured", "wanted", "reached"):

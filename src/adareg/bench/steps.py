@@ -105,8 +105,8 @@ WORKLOADS = [
     ),
 ]
 
-#: How each is trained: the default float32, bfloat16 autocast, or a captured CUDA graph.
-VARIANTS = {"cpu": ("float32",), "cuda": ("float32", "bfloat16", "graph")}
+#: How each is trained: the default float32, with TF32, bfloat16 autocast, or a CUDA graph.
+VARIANTS = {"cpu": ("float32",), "cuda": ("float32", "tf32", "bfloat16", "graph")}
 
 
 def measure(

@@ -46,8 +46,8 @@ def matmul(A: Tensor, B: Tensor) -> Tensor:
     """``A·B`` to the full precision of its dtype, whatever the program allows for float32.
 
     Eigenvalues of a precision may lie a million apart, which the ten bits of TF32 do not
-    survive. Where TF32 is on, each factor is split in two parts that TF32 holds exactly, and
-    three products make up for one: nearly as fast as one, and as exact as float32.
+    survive. Where TF32 is on, each factor is split in two parts and three products make up for
+    one (relative error 2e-6, against 3e-4); nothing global is switched, not even for a moment.
     """
     if _is_full_precision(A):
         return A @ B
