@@ -1,8 +1,11 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 
 import adareg
-from adareg.core.linalg import _halves, eigh, inner, matmul, unit_columns
+from adareg.core.linalg import eigh, inner, matmul, unit_columns
 
 
 @pytest.fixture
@@ -25,12 +28,17 @@ def test_products_do_not_follow_a_lowered_matmul_precision(lowered):
     assert torch.get_float32_matmul_precision() == "medium"  # and leave it as it is
 
 
-def test_halves_are_exact_and_short():
-    A = torch.randn(1000) * 10.0 ** torch.randint(-20, 20, (1000,))
-    leading, rest = _halves(A)
-    assert torch.equal(leading + rest, A)
-    mantissa, _ = torch.frexp(leading)
-    assert torch.equal((mantissa * 2**11).round(), mantissa * 2**11)
+def test_either_way_of_setting_the_precision_can_be_read():
+    """torch 2.9 brought a second way, after which reading the first raises."""
+    program = (
+        "import torch; from adareg.core.linalg import _is_full_precision as full;"
+        "A = torch.ones(2, 2); states = [full(A)];"
+        "torch.backends.mkldnn.matmul.fp32_precision = 'bf16'; states.append(full(A));"
+        "torch.backends.mkldnn.matmul.fp32_precision = 'ieee'; states.append(full(A));"
+        "print(states, full(A.double()))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[True, False, True] True", done.stderr
 
 
 def test_inner_and_unit_columns_against_plain_products():

@@ -46,15 +46,12 @@ def matmul(A: Tensor, B: Tensor) -> Tensor:
     """``A·B`` to the full precision of its dtype, whatever the program allows for float32.
 
     Eigenvalues of a precision may lie a million apart, which the ten bits of TF32 do not
-    survive. Where TF32 is on, each factor is split in two parts and three products make up for
-    one (relative error 2e-6, against 3e-4); nothing global is switched, not even for a moment.
+    survive. Where float32 products are lowered, float64 takes their place; switching the
+    setting off and on again would reach other threads, and code that reads it.
     """
     if _is_full_precision(A):
         return A @ B
-    if not A.is_cuda:
-        return (A.double() @ B.double()).float()
-    (A1, A2), (B1, B2) = _halves(A), _halves(B)
-    return A1 @ B1 + (A1 @ B2 + A2 @ B1)
+    return (A.double() @ B.double()).float()
 
 
 def add_matmul(C: Tensor, A: Tensor, B: Tensor) -> Tensor:
@@ -65,13 +62,14 @@ def add_matmul(C: Tensor, A: Tensor, B: Tensor) -> Tensor:
 
 
 def _is_full_precision(A: Tensor) -> bool:
-    return A.dtype != torch.float32 or torch.get_float32_matmul_precision() == "highest"
-
-
-def _halves(A: Tensor) -> tuple[Tensor, Tensor]:
-    """A rounded to 11 leading bits, which TF32 holds exactly, and the rest."""
-    leading = ((A.contiguous().view(torch.int32) + 2**12) & -(2**13)).view(torch.float32)
-    return leading, A - leading
+    """Whether products of A's dtype, where A is, are made in that dtype."""
+    if A.dtype != torch.float32:
+        return True
+    backend = torch.backends.cuda if A.is_cuda else torch.backends.mkldnn
+    setting = getattr(getattr(backend, "matmul", None), "fp32_precision", None)
+    if setting is None:  # before torch 2.9
+        setting = torch.get_float32_matmul_precision()
+    return setting in ("ieee", "none", "highest")
 
 
 def inner(
