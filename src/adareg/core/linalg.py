@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-#: Entries of a float64 working copy: 4 MiB where a large one would fragment the heap, 128 MiB
+#: Entries of a float64 working copy: 4 MiB where a large one would fragment the heap, 32 MiB
 #: on a GPU, which wants large products.
-_CHUNK = {"cpu": 2**19, "cuda": 2**24}
+_CHUNK = {"cpu": 2**19, "cuda": 2**22}
 
 #: Weights up to this many entries keep their factors in float64, whatever their own dtype: at
 #: this size double precision costs nothing, and it makes penalty and objective exact at any
