@@ -16,11 +16,13 @@ COUNTS = (1, 4, 16, 64)
 
 
 def measure(device: torch.device, seconds: float) -> dict[str, Any]:
-    """Three series of (size, seconds): long side at k = 10 and 64, square, and layers."""
+    """Series of (size, seconds): longer side, square, and number of layers, update and step."""
     series = {
         "update, 10 x d": {d: _update(10, d, device) for d in WIDTHS},
         "update, 64 x d": {d: _update(64, d, device) for d in WIDTHS},
         "update, n x n": {n: _update(n, n, device) for n in SQUARES},
+        "penalty and gradient, 64 x d": {d: _gradient(64, d, device) for d in WIDTHS},
+        "penalty and gradient, n x n": {n: _gradient(n, n, device) for n in SQUARES},
         "update, m layers 64 x 64": {m: _layers(m, device, "update") for m in COUNTS},
         "penalty and gradient, m layers 64 x 64": {m: _layers(m, device, "step") for m in COUNTS},
     }
@@ -37,6 +39,12 @@ def measure(device: torch.device, seconds: float) -> dict[str, Any]:
 def _update(p: int, d: int, device: torch.device) -> Action:
     W = torch.randn(p, d, device=device) / d**0.5
     return lambda: adareg.solve(W, "joint")
+
+
+def _gradient(p: int, d: int, device: torch.device) -> Action:
+    W = (torch.randn(p, d, device=device) / d**0.5).requires_grad_()
+    prior = adareg.solve(W.detach(), "joint")
+    return lambda: torch.autograd.grad(prior.penalty(W), W)
 
 
 def _layers(count: int, device: torch.device, what: str) -> Action:

@@ -179,7 +179,7 @@ def draw_growth(record: Record, path: Path) -> None:
         axes = by_count if "layers" in name else by_size
         sizes = [point["size"] for point in points]
         axes.loglog(sizes, [1e3 * point["seconds"] for point in points], "o-", label=name)
-    by_size.set(xlabel="d or n", ylabel="milliseconds", title="one update, joint rule")
+    by_size.set(xlabel="d or n", ylabel="milliseconds", title="one layer, joint rule")
     by_count.set(
         xlabel="number of layers m", ylabel="milliseconds", title="many layers of one shape"
     )

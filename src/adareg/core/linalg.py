@@ -42,6 +42,11 @@ def result_dtype(weight: Tensor) -> torch.dtype:
     return torch.promote_types(weight.dtype, torch.float32)
 
 
+def wide(W: Tensor) -> Tensor:
+    """W or its transpose, whichever has no more rows than columns."""
+    return W if W.shape[-2] <= W.shape[-1] else W.mT
+
+
 def matmul(A: Tensor, B: Tensor) -> Tensor:
     """``A·B`` to the full precision of its dtype, whatever the program allows for float32.
 
@@ -78,7 +83,7 @@ def inner(
 ) -> Tensor:
     """``X·Y`` in float64, the long axis n in chunks; without ``Y`` the Gram matrix ``X·Xᵀ``."""
     total: Tensor | None = None
-    for part in _chunks(X):
+    for part in _chunks(X, 4):
         left = X[..., part].double()
         product = _gram(left) if Y is None else left @ Y[..., part, :].double()
         total = product if total is None else total.add_(product)
@@ -111,14 +116,14 @@ def unit_columns(
     """
     parts = list(_chunks(X))
     if len(parts) == 1:
-        exact = X.double().mT @ T
-        squared = exact.square().sum(-2)
-        return squared, (exact * _inverse_root(squared)).to(factor_dtype(X))
+        exact = T.mT @ X.double()
+        squared = torch.linalg.vector_norm(exact, dim=-1).square()
+        return squared, (exact * _inverse_root(squared).mT).to(factor_dtype(X)).mT
     columns = X.new_empty((*T.shape[:-2], X.shape[-1], T.shape[-1]), dtype=factor_dtype(X))
     squared = torch.zeros_like(T[..., 0, :])
     for part in parts:
         exact = X[..., part].double().mT @ T
-        squared += exact.square().sum(-2)
+        squared += torch.linalg.vector_norm(exact, dim=-2).square()
         columns[..., part, :] = exact
     scale = _inverse_root(squared)
     for part in parts:  # in float64 too: a scale rounded to float32 would be off for all
@@ -131,9 +136,9 @@ def _inverse_root(squared: Tensor) -> Tensor:
     return squared.clamp(min=1e-300).rsqrt().unsqueeze(-2)
 
 
-def _chunks(X: Tensor) -> Iterator[slice]:
+def _chunks(X: Tensor, factor: int = 1) -> Iterator[slice]:
     n = X.shape[-1]
-    step = max(1, _CHUNK.get(X.device.type, 2**19) * n // max(1, X.numel()))
+    step = max(1, factor * _CHUNK.get(X.device.type, 2**19) * n // max(1, X.numel()))
     return (slice(start, start + step) for start in range(0, n, step))
 
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from adareg.core.linalg import inner, result_dtype
+from adareg.core.linalg import inner, result_dtype, wide
 
 
 def spectral_norm(weight: Tensor) -> Tensor:  # (…, p, d) -> (…)
@@ -62,7 +62,7 @@ def covariance_correlation(covariance: Tensor) -> Tensor:  # (…, n, n) -> (…
 @torch.no_grad()
 def _gram_norms(weight: Tensor) -> tuple[Tensor, Tensor]:
     """``‖W‖_F²`` and ``‖W‖₂²`` in float64; NaN for a weight that is not finite."""
-    G = inner(weight if weight.shape[-2] <= weight.shape[-1] else weight.mT)
+    G = inner(wide(weight))
     frobenius = G.diagonal(dim1=-2, dim2=-1).sum(-1)
     finite = frobenius.isfinite()
     spectral = torch.linalg.eigvalsh(torch.where(finite[..., None, None], G, 0.0))[..., -1]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adareg.core.linalg import add_matmul, factor_dtype, matmul, result_dtype
+from adareg.core.linalg import add_matmul, factor_dtype, matmul, result_dtype, wide
 from adareg.core.precision import Precision
 
 
@@ -141,7 +141,7 @@ class MatrixNormal:
         outside, change, Q = self.shrink_factors(step)
         B = self._long.basis
         with _exact(W):
-            X = _wide(W)
+            X = wide(W)
             inside = matmul(Q, change * matmul(Q.mT, matmul(X, B)))
             return _as(W, add_matmul(matmul(outside, X), inside, B.mT)).to(weight.dtype)
 
@@ -193,11 +193,6 @@ def _exact(weight: Tensor) -> AbstractContextManager[object]:
     return torch.autocast(weight.device.type, enabled=False)
 
 
-def _wide(W: Tensor) -> Tensor:
-    """W or its transpose, whichever has no more rows than columns."""
-    return W if W.shape[-2] <= W.shape[-1] else W.mT
-
-
 def _as(W: Tensor, X: Tensor) -> Tensor:
     """X turned back to W's orientation."""
     return X if W.shape[-2] <= W.shape[-1] else X.mT
@@ -206,7 +201,7 @@ def _as(W: Tensor, X: Tensor) -> Tensor:
 def _product(W: Tensor, short: Tensor, B: Tensor, gain: Tensor) -> Tensor:
     """``Ωr W Ωc`` by three products of k·p·d multiplications, in three or four kernels."""
     with _exact(W):
-        X = _wide(W)
+        X = wide(W)
         inside = matmul(X, gain) if gain.shape == B.shape else matmul(X, B) * gain
         return _as(W, matmul(short, add_matmul(X, inside, B.mT)))
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from adareg.core.linalg import NonFiniteError, eigh, factor_dtype, inner, unit_columns
+from adareg.core.linalg import NonFiniteError, eigh, factor_dtype, inner, unit_columns, wide
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
 from adareg.core.spectrum import BOUNDS, check_bounds, clip_inverse
@@ -61,7 +61,7 @@ def alternating(
     the exact minimiser over its own block, so the objective never rises.
     """
     p, d = W.shape[-2:]
-    G = inner(_wide(W))
+    G = inner(wide(W))
     col = (prior or MatrixNormal.identity(W)).col
     row = yield from _inv_threshold(W, col, d, bounds, G, short=p <= d)
     col = yield from _inv_threshold(W.mT, row, p, bounds, G, short=p > d)
@@ -80,7 +80,7 @@ def official(
     It does not minimise the paper's objective unless p = d.
     """
     p, d = W.shape[-2:]
-    G = inner(_wide(W))
+    G = inner(wide(W))
     row = (prior or MatrixNormal.identity(W)).row
     col = yield from _inv_threshold(W.mT, row, d, bounds, G, short=p > d)
     row = yield from _inv_threshold(W, col, p, bounds, G, short=p <= d)
@@ -101,7 +101,7 @@ def joint(
     Departs from the paper, whose sweeps drift towards this point (see :func:`alternating`).
     """
     u, v = bounds
-    X = _wide(W)
+    X = wide(W)
     k, n = X.shape[-2:]
     s2, short, long = yield from _thin_svd(X, floor=k / v**2)
     if k == n:
@@ -162,11 +162,6 @@ def _thin_svd(
         return s2, Q, V
     Q, s, Vt = torch.linalg.svd(X.double(), full_matrices=False)
     return s.square(), Q, Vt.mT
-
-
-def _wide(W: Tensor) -> Tensor:
-    """W or its transpose, whichever has no more rows than columns."""
-    return W if W.shape[-2] <= W.shape[-1] else W.mT
 
 
 def _noise(G: Tensor) -> Tensor:
@@ -243,7 +238,6 @@ def check_rule(rule: str) -> str:
     return rule
 
 
-@torch.inference_mode(False)
 @torch.no_grad()
 def solve_all(
     weights: Mapping[str, Tensor],
@@ -271,7 +265,8 @@ def solve_all(
 
 def _decompose(requests: Mapping[str, _Request]) -> dict[str, _Answer]:
     """Answer all requests: one decomposition for each size, and at most two looks at the device."""
-    noise = _read({name: q.noise.max() for name, q in requests.items()})
+    levels = {name: q.noise if q.noise.ndim == 0 else q.noise.max() for name, q in requests.items()}
+    noise = _read(levels)
     for name, level in noise.items():
         if not math.isfinite(level):
             raise NonFiniteError(

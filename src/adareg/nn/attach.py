@@ -40,7 +40,8 @@ class Attachment:
                 optimizer.register_step_post_hook(self._restore_gradients),
             ]
         self._handles = [*hooks, optimizer.register_step_post_hook(self._count)]
-        _ATTACHED.setdefault(optimizer, []).append(self)
+        others = [other for other in _ATTACHED.get(optimizer, []) if other.active]
+        _ATTACHED[optimizer] = [*others, self]
 
     @property
     def active(self) -> bool:
