@@ -28,14 +28,14 @@ SHAPES = [
 
 #: The dense reference decomposes matrices of the longer side; beyond these it takes minutes.
 _DENSE_UP_TO = {"cpu": 2048, "cuda": 4096}
-#: So large a weight is left to machines that have the memory and the speed for it.
-_WEIGHTS_UP_TO = {"cpu": 50257 * 768, "cuda": 128256 * 4096}
+#: Ours decomposes a matrix of the shorter side; beyond this a CPU takes half a minute.
+_SHORTER_UP_TO = {"cpu": 2048, "cuda": 4096}
 
 
 def shapes_for(device: torch.device, largest: int | None) -> list[tuple[int, int]]:
     """The sizes that make sense on a device, up to ``largest`` weights if given."""
-    limit = min(_WEIGHTS_UP_TO[device.type], largest or _WEIGHTS_UP_TO[device.type])
-    return [(p, d) for p, d in SHAPES if p * d <= limit]
+    fits = _SHORTER_UP_TO[device.type]
+    return [(p, d) for p, d in SHAPES if min(p, d) <= fits and p * d <= (largest or p * d)]
 
 
 def measure(p: int, d: int, device: torch.device, seconds: float) -> dict[str, Any]:

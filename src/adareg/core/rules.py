@@ -61,10 +61,11 @@ def alternating(
     the exact minimiser over its own block, so the objective never rises.
     """
     p, d = W.shape[-2:]
+    margin, W = _margin(W), _exact(W)
     G = inner(wide(W))
     col = (prior or MatrixNormal.identity(W)).col
-    row = yield from _inv_threshold(W, col, d, bounds, G, short=p <= d)
-    col = yield from _inv_threshold(W.mT, row, p, bounds, G, short=p > d)
+    row = yield from _inv_threshold(W, col, d, bounds, G, margin, short=p <= d)
+    col = yield from _inv_threshold(W.mT, row, p, bounds, G, margin, short=p > d)
     return MatrixNormal(row, col)
 
 
@@ -80,10 +81,11 @@ def official(
     It does not minimise the paper's objective unless p = d.
     """
     p, d = W.shape[-2:]
+    margin, W = _margin(W), _exact(W)
     G = inner(wide(W))
     row = (prior or MatrixNormal.identity(W)).row
-    col = yield from _inv_threshold(W.mT, row, d, bounds, G, short=p > d)
-    row = yield from _inv_threshold(W, col, p, bounds, G, short=p <= d)
+    col = yield from _inv_threshold(W.mT, row, d, bounds, G, margin, short=p > d)
+    row = yield from _inv_threshold(W, col, p, bounds, G, margin, short=p <= d)
     return MatrixNormal(row, col)
 
 
@@ -124,11 +126,12 @@ def _inv_threshold(
     m: float,
     bounds: tuple[float, float],
     G: Tensor,  # W Wᵀ if short, Wᵀ W if not
+    margin: float,
     short: bool,
 ) -> Generator[_Request, _Answer, Precision]:
     """InvThreshold(W Ω Wᵀ, m), by the k x k matrix that has the same nonzero eigenvalues."""
     v = bounds[1]
-    floor, margin = m / v, _margin(W)
+    floor = m / v
     noise = other.spectrum().amax(-1) * _noise(G)
     if short:
         C = inner(W, other.basis)
@@ -155,13 +158,19 @@ def _thin_svd(
 
     Right vectors that belong to singular values up to the floor are zero, see Precision.
     """
+    margin, X = _margin(X), _exact(X)
     G = inner(X)
-    s2, Q, resolved = yield _Request(G, _noise(G), _margin(X), floor)
+    s2, Q, resolved = yield _Request(G, _noise(G), margin, floor)
     if resolved:
         s2, V = _project(X, Q, s2, floor)
         return s2, Q, V
     Q, s, Vt = torch.linalg.svd(X.double(), full_matrices=False)
     return s.square(), Q, Vt.mT
+
+
+def _exact(W: Tensor) -> Tensor:
+    """A weight whose factors will be float64, in float64; a larger one as it is."""
+    return W.double() if factor_dtype(W) == torch.float64 else W
 
 
 def _noise(G: Tensor) -> Tensor:
