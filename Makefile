@@ -8,7 +8,7 @@ demo: .venv/installed
 	$(BIN)/python examples/digits.py
 
 test: .venv/installed
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: .venv/installed
 	$(BIN)/ruff check .

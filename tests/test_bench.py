@@ -57,6 +57,7 @@ def test_the_record_is_complete_and_plain(record):
         assert set(row["seconds"]) == set(row["extra_memory"]) == {"joint", "alternating", "dense"}
         assert row["error"]["float32 precisions"] < 1e-5
     assert [row["workload"] for row in record["steps"]] == ["MNIST CNN, batch 256, last layer"]
+    assert set(record["steps"][0]["peak_bytes"]) == {"without", "coupled", "proximal"}
     assert all(len(points) == 2 for points in record["growth"].values())
 
 

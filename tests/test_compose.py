@@ -8,7 +8,7 @@ from torch.optim import SGD, Adam
 
 import adareg
 from adareg import AdaReg
-from training import DEVICES, assert_close, make_data, make_model, train
+from training import DEVICES, Tied, assert_close, make_data, make_model, train
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
@@ -100,13 +100,6 @@ def test_huge_penalty_gradients_do_not_overflow_half_precision():
 
 
 def test_tied_weights_are_counted_once():
-    class Tied(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embed = nn.Embedding(10, 6)
-            self.head = nn.Linear(6, 10, bias=False)
-            self.head.weight = self.embed.weight
-
     model = Tied()
     reg = AdaReg(model, layers="all", strength=1.0)
     torch.testing.assert_close(reg.penalty(), model.head.weight.detach().square().sum())

@@ -16,6 +16,16 @@ def make_model(dtype=torch.float32, device="cpu", seed=0):
     return model.to(dtype).to(device)
 
 
+class Tied(nn.Module):
+    """An embedding and a head that share their weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(10, 6)
+        self.head = nn.Linear(6, 10, bias=False)
+        self.head.weight = self.embed.weight
+
+
 def make_data(n=64, dtype=torch.float32, device="cpu"):
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(n, 8, generator=generator, dtype=torch.float64)

@@ -5,6 +5,7 @@ from torch.nn.utils import parametrizations
 
 from adareg.nn.layout import Layout, register_layout
 from adareg.nn.select import select
+from training import Tied
 
 
 class Net(nn.Module):
@@ -63,13 +64,6 @@ def test_compiled_model_stands_for_its_own():
 
 
 def test_tied_weights_are_taken_once():
-    class Tied(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embed = nn.Embedding(10, 6)
-            self.head = nn.Linear(6, 10, bias=False)
-            self.head.weight = self.embed.weight
-
     assert names(Tied(), "all") == ["embed"]
     assert names(Tied(), "last") == ["head"]
 

@@ -119,7 +119,11 @@ def show(record: Record, console: Console) -> None:
     console.print(f"{about['device']}, torch {about['torch']}, {about['threads']} threads")
     title = "one update, ms (quartiles), peak memory on top of the weight"
     console.print(_table(title, record["updates"], _shape))
-    console.print(_table("one training step, ms (quartiles)", record["steps"], _workload))
+    console.print(
+        _table(
+            "one training step, ms (quartiles), peak memory of the step", record["steps"], _workload
+        )
+    )
     verdict = Table(title="what it comes to", box=None)
     for column in ("", "measured", "wanted", "reached"):
         verdict.add_column(column, justify="left" if column == "" else "right")
@@ -146,6 +150,8 @@ def _cell(row: Record, name: str) -> str:
     memory = ""
     if "extra_memory" in row:
         memory = f", {row['extra_memory'][name] * 4 * row['p'] * row['d'] / 2**20:.0f} MiB"
+    elif name in row.get("peak_bytes", {}):
+        memory = f", {row['peak_bytes'][name] / 2**20:.0f} MiB"
     return f"{median:.3g} ({low:.3g}–{high:.3g}){memory}"
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import adareg
-from adareg.bench.timing import Action, compare
+from adareg.bench.timing import Action, compare, peak_memory
 
 MODES = ("coupled", "proximal")
 
@@ -115,17 +115,32 @@ def measure(
     """Time one step without AdaReg, and with it in each mode."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if variant == "tf32" else "highest")
+    names = ("without", *MODES)
     try:
-        modes = (None, *MODES)
-        actions = {mode or "without": _step(workload, variant, mode, device) for mode in modes}
+        actions = {name: prepare(workload.name, variant, name, str(device)) for name in names}
         times = compare(actions, device, seconds)
+        del actions
+        memory = {
+            name: peak_memory(prepare, (workload.name, variant, name, str(device)), device)
+            for name in names
+            if variant != "graph"  # a graph holds its memory from the capture on
+        }
     finally:
         torch.set_float32_matmul_precision(before)
     return {
         "workload": workload.name,
         "variant": variant,
         "seconds": {name: asdict(timing) for name, timing in times.items()},
+        "peak_bytes": memory,
     }
+
+
+def prepare(workload: str, variant: str, mode: str, device: str) -> Action:
+    """One step as an action, of an optimizer that has made one before."""
+    (chosen,) = (w for w in WORKLOADS if w.name == workload)
+    step = _step(chosen, variant, None if mode == "without" else mode, torch.device(device))
+    step()
+    return step
 
 
 def _step(workload: Workload, variant: str, mode: str | None, device: torch.device) -> Action:
