@@ -18,6 +18,15 @@ settings.register_profile(
 settings.load_profile("adareg")
 
 
+@pytest.fixture
+def tf32():
+    """float32 products may be made with fewer bits, as many programs allow it."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
 @pytest.fixture(autouse=True)
 def _fixed_seed():
     torch.manual_seed(0)

@@ -13,14 +13,6 @@ from training import assert_close, make_data, make_model
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
 
 
-@pytest.fixture
-def tf32():
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    yield
-    torch.set_float32_matmul_precision(before)
-
-
 @pytest.mark.parametrize("rule", ["alternating", "joint", "official"])
 @pytest.mark.parametrize("shape", [(3, 5), (40, 17), (64, 64), (300, 500), (6, 16, 9)])
 def test_the_answers_of_the_cpu(shape, rule):

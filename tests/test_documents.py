@@ -1,5 +1,6 @@
 """What README and examples show is run."""
 
+import json
 import re
 import runpy
 import sys
@@ -21,6 +22,24 @@ def test_readme_code_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     exec(compile("\n".join(blocks), "README.md", "exec"), {})
     assert "spectral_norm" in capsys.readouterr().out
     assert (tmp_path / "checkpoint.pt").exists()
+
+
+def test_readmes_costs_are_those_of_the_records():
+    text = " ".join((ROOT / "README.md").read_text().split())
+    gpu, cpu = (json.loads((ROOT / f"results/bench/{n}.json").read_text()) for n in ("cuda", "cpu"))
+
+    def head(record):
+        (row,) = (r for r in record["updates"] if r["p"] == 50257)
+        return row["seconds"]["joint"]["median"], row["seconds"]["alternating"]["median"]
+
+    assert f"head takes {1e3 * head(gpu)[0]:.0f} ms on an H200" in text
+    assert "about two seconds on two cores" in text
+    assert all(1 < seconds < 3 for seconds in head(cpu))
+    ratios = [t["value"] for t in gpu["targets"] if t["what"].startswith("step, ResNet")]
+    assert f"takes {min(ratios):.2f} to {max(ratios):.2f} times as long" in text
+    small = [t["value"] for t in cpu["targets"] if t["what"].startswith("step, MNIST")]
+    assert "costs a few percent on a CPU" in text
+    assert max(small) < 1.04
 
 
 def test_every_link_to_a_file_leads_somewhere():

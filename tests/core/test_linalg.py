@@ -1,22 +1,13 @@
 import subprocess
 import sys
 
-import pytest
 import torch
 
 import adareg
 from adareg.core.linalg import eigh, inner, matmul, unit_columns
 
 
-@pytest.fixture
-def lowered():
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    yield
-    torch.set_float32_matmul_precision(before)
-
-
-def test_products_do_not_follow_a_lowered_matmul_precision(lowered):
+def test_products_do_not_follow_a_lowered_matmul_precision(tf32):
     A, B = torch.randn(300, 400), torch.randn(400, 200)
     exact = A.double() @ B.double()
     assert torch.linalg.norm(matmul(A, B) - exact) < 1e-6 * torch.linalg.norm(exact)
@@ -25,7 +16,7 @@ def test_products_do_not_follow_a_lowered_matmul_precision(lowered):
     torch.testing.assert_close(
         prior.penalty(W).double(), double.penalty(W.double()), rtol=1e-5, atol=0
     )
-    assert torch.get_float32_matmul_precision() == "medium"  # and leave it as it is
+    assert torch.get_float32_matmul_precision() == "high"  # and leave it as it is
 
 
 def test_either_way_of_setting_the_precision_can_be_read():

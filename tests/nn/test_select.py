@@ -168,7 +168,7 @@ def test_wrong_models_and_meta_weights_are_named():
         (Layout("table", lambda w: w.flatten(), lambda m: m.reshape(3, 4)), "not to a matrix"),
     ],
 )
-def test_a_wrong_layout_is_named(layout, message, monkeypatch):
+def test_a_wrong_layout_is_named(layout, message):
     class Mine(Head):
         pass
 

@@ -44,10 +44,7 @@ class Group:
         """Each layer as a group of its own."""
         if len(self.layers) == 1:
             return [self]
-        return [
-            Group((layer,), self.prior.apply(lambda factor, i=i: factor[i].clone()))  # type: ignore[misc]
-            for i, layer in enumerate(self.layers)
-        ]
+        return [Group((layer,), _item(self.prior, i)) for i, layer in enumerate(self.layers)]
 
 
 def placement(layers: Iterable[Layer]) -> tuple[tuple[torch.device, torch.dtype], ...]:
@@ -68,6 +65,10 @@ def make_groups(layers: Mapping[str, Layer], priors: Mapping[str, MatrixNormal])
         Group(tuple(same), _stack([priors[layer.name].to(same[0].weight.device) for layer in same]))
         for same in members.values()
     ]
+
+
+def _item(prior: MatrixNormal, i: int) -> MatrixNormal:
+    return prior.apply(lambda factor: factor[i].clone())
 
 
 def _stack(priors: list[MatrixNormal]) -> MatrixNormal:
