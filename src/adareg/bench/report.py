@@ -179,7 +179,7 @@ def draw_growth(record: Record, path: Path) -> None:
     """Update and step time against size, on logarithmic axes."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 4), layout="constrained")
+    figure = Figure(figsize=(9, 5.5), layout="constrained")
     by_size, by_count = figure.subplots(1, 2)
     for name, points in record["growth"].items():
         axes = by_count if "layers" in name else by_size
@@ -191,6 +191,6 @@ def draw_growth(record: Record, path: Path) -> None:
     )
     for axes in (by_size, by_count):
         axes.grid(alpha=0.3)
-        axes.legend(frameon=False)
+        axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.18))
     figure.suptitle(f"{record['machine']['device']}, torch {record['machine']['torch']}")
     figure.savefig(path, metadata={"Date": None})
