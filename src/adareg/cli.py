@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -14,8 +16,12 @@ except ImportError as error:  # pragma: no cover
     raise SystemExit(f"{error}. The command line needs: pip install 'adareg[lab]'") from error
 
 from adareg.bench import report
+from adareg.lab import data as datasets
+from adareg.lab.data import show
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+data_app = typer.Typer(no_args_is_help=True, help="The data sets of the experiments.")
+app.add_typer(data_app, name="data")
 
 
 @app.callback()
@@ -47,3 +53,49 @@ def bench(
     if out is not None:
         for path in report.save(record, out):
             console.print(f"wrote {path}")
+
+
+def _known(names: list[str] | None) -> list[str]:
+    for name in names or []:
+        if name not in datasets.DATASETS:
+            listed = ", ".join(datasets.DATASETS)
+            raise typer.BadParameter(f"no data set {name!r}; there are: {listed}")
+    return names or []
+
+
+DataDirectory = Annotated[
+    Path | None,
+    typer.Option("--data", help="data directory; by default $ADAREG_DATA, or the user's cache"),
+]
+Names = Annotated[list[str] | None, typer.Argument(metavar="NAME", callback=_known)]
+
+
+@data_app.command("list")
+def data_list(data: DataDirectory = None) -> None:
+    """List the data sets, and say which are here."""
+    with _errors_in_one_line():
+        show.table(data, Console())
+
+
+@data_app.command("fetch")
+def data_fetch(names: Names = None, data: DataDirectory = None) -> None:
+    """Download data sets from their public homes: those named, or all that are not here."""
+    if not show.fetch(names or [], data, Console(), Console(stderr=True)):
+        raise typer.Exit(1)
+
+
+@data_app.command("check")
+def data_check(names: Names = None, data: DataDirectory = None) -> None:
+    """Verify the checksum of every file; exit with 1 if one is wrong, or a named one missing."""
+    with _errors_in_one_line():
+        if not show.check(names or [], data, Console()):
+            raise typer.Exit(1)
+
+
+@contextmanager
+def _errors_in_one_line() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ImportError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error

@@ -1,0 +1,1 @@
+"""The lab: data sets, experiments and what they show (``adareg[lab]``)."""

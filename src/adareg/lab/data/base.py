@@ -1,0 +1,159 @@
+"""What a data set is, where its files come from, and what can be wrong with them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+Task = Literal["classification", "regression"]
+
+
+class DataError(ValueError):
+    """A file does not hold what it should."""
+
+
+class DataNotFoundError(FileNotFoundError):
+    """A file of a data set is not where it was looked for."""
+
+
+class DownloadError(OSError):
+    """A file could not be downloaded or written."""
+
+
+class LeakWarning(UserWarning):
+    """Rows of the test data occur in the training data too."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Dataset:
+    """Training and test data, ready for a model.
+
+    Attributes:
+        name: the key in ``DATASETS``.
+        task: "classification" or "regression".
+        x_train: float32, normalised; images are (n, channels, height, width), tables
+            (n, features).
+        y_train: int64 (n,) for classification, float32 (n, tasks) for regression.
+        x_test: as ``x_train``.
+        y_test: as ``y_train``.
+        names: of the classes or of the tasks.
+        provenance: plain data for a run's record: source, files with their checksums, split,
+            counts, normalisation.
+    """
+
+    name: str
+    task: Task
+    x_train: Tensor
+    y_train: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    names: tuple[str, ...]
+    provenance: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        for part, x, y in (
+            ("train", self.x_train, self.y_train),
+            ("test", self.x_test, self.y_test),
+        ):
+            if problem := self._problem(x, y):
+                raise DataError(f"{self.name}, {part} data: {problem}")
+
+    def _problem(self, x: Tensor, y: Tensor) -> str | None:
+        if len(x) != len(y) or len(x) == 0:
+            return f"expected as many inputs as targets, and some, got {len(x)} and {len(y)}"
+        if x.dtype != torch.float32 or x.shape[1:] != self.input_shape:
+            return f"expected float32 inputs of {self.input_shape}, got {x.dtype}, {x.shape[1:]}"
+        if self.task == "regression":
+            if y.dtype != torch.float32 or y.shape[1:] != (self.n_outputs,):
+                return f"expected float32 (n, {self.n_outputs}) targets, got {y.dtype}, {y.shape}"
+        elif y.dtype != torch.int64 or y.ndim != 1:
+            return f"expected int64 (n,) labels, got {y.dtype}, {tuple(y.shape)}"
+        elif not 0 <= int(y.min()) <= int(y.max()) < self.n_outputs:
+            return f"labels {int(y.min())}…{int(y.max())}, but {self.n_outputs} classes"
+        return None
+
+    @property
+    def n_train(self) -> int:
+        """Number of training samples."""
+        return len(self.x_train)
+
+    @property
+    def n_outputs(self) -> int:
+        """Number of classes or of tasks."""
+        return len(self.names)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return tuple(self.x_train.shape[1:])
+
+
+@dataclass(frozen=True, kw_only=True)
+class File:
+    """A file, what identifies it, and where it can be downloaded.
+
+    Attributes:
+        name: its file name.
+        checksum: "sha256:…", "sha1:…", "md5:…", or "git:…" for the id of a git blob.
+        size: in bytes.
+        urls: tried in this order; none if the file comes in an archive.
+    """
+
+    name: str
+    checksum: str
+    size: int
+    urls: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A row of the table of data sets.
+
+    Attributes:
+        description: one line for people.
+        task: "classification" or "regression".
+        sizes: training + test samples, for people.
+        home: who publishes it.
+        read: makes the data set from its verified files, given as {file name: path}.
+        files: what ``read`` needs; none if the data come with a package.
+        fallback: what ``read`` can do with when none of ``files`` is there.
+        folders: where files are searched below the data directory, in this order; downloads go
+            to the first.
+        archive: a tar file that holds all of ``files``.
+    """
+
+    description: str
+    task: Task
+    sizes: str
+    home: str
+    read: Callable[[Mapping[str, Path]], Dataset]
+    files: tuple[File, ...] = ()
+    fallback: tuple[File, ...] = ()
+    folders: tuple[str, ...] = ("",)
+    archive: File | None = None
+
+
+def require(module: str) -> Any:
+    """Import a package of the lab, or say how to install it.
+
+    Only what is used is imported: a machine that reads files from a directory needs no
+    package for downloads.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        raise ImportError(
+            f"{package} is not installed; it comes with the lab: pip install 'adareg[lab]'"
+        ) from error
+
+
+def counts(x_train: Tensor, x_test: Tensor) -> dict[str, int]:
+    """The numbers of samples, for the provenance."""
+    return {"train": len(x_train), "test": len(x_test)}
