@@ -46,7 +46,7 @@ def server(monkeypatch):
     made = Server()
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):  # noqa: N802
+        def do_GET(self):
             made.answer(self)
 
         def log_message(self, *args):
@@ -218,7 +218,7 @@ def run(*arguments):
 def one_line_error(result):
     assert result.exit_code == 1, result.output
     assert result.exception is None or isinstance(result.exception, SystemExit)
-    (line,) = [line for line in result.stderr.splitlines() if line.strip()]
+    (line,) = result.stderr.splitlines()
     assert line.startswith("error: ")
     return line
 

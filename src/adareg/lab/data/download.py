@@ -119,7 +119,7 @@ def _reason(error: Exception) -> str:
 
 def _unpack(archive: Path, wanted: list[File], folder: Path) -> None:
     """Copy the wanted members, and nothing else, out of a tar file; verify each."""
-    names = {file.name: file for file in wanted}
+    names = {file.name for file in wanted}
     try:
         with tarfile.open(archive) as tar:
             for member in tar:

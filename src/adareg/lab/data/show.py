@@ -46,7 +46,9 @@ def fetch(names: Sequence[str], directory: Path | None, console: Console, errors
     good = True
     for name in names or [n for n, source in data.DATASETS.items() if source.files]:
         try:
-            with Progress(console=errors, transient=True) as progress:
+            with Progress(
+                console=errors, transient=True, disable=not errors.is_terminal
+            ) as progress:
                 written = data.fetch(name, directory, partial(Bar, progress))
         except (OSError, ImportError) as error:
             _say(errors, f"error: {name}: {error}")
