@@ -14,6 +14,10 @@ from torch import Tensor
 from adareg.core.linalg import add_matmul, factor_dtype, matmul, result_dtype, wide
 from adareg.core.precision import Precision
 
+#: On a GPU, where each kernel costs more than its arithmetic, priors of up to this many entries
+#: ``(p·d)²`` are applied as one matrix on vec(W) instead of by three products.
+_WRITTEN_OUT_UP_TO = 2**20
+
 
 @dataclass(frozen=True, eq=False)
 class MatrixNormal:
@@ -35,26 +39,46 @@ class MatrixNormal:
         """What products need, made once: c·S of the shorter side, B and B·(e/c − 1) of the longer.
 
         Then ``Ωr W Ωc`` is ``c·S·(X + X·B·diag(e/c − 1)·Bᵀ)``, X being W with its shorter side
-        first. S is k x k. A large basis is not doubled: then the third is the row e/c − 1.
+        first. S is k x k. A large basis is not doubled: then the third is the row e/c − 1. A tiny
+        prior on a GPU has the single factor ``Ωr ⊗ Ωc``.
         """
         if "product" not in self._prepared:
             with torch.inference_mode(False), torch.no_grad():
-                c, B = self._long.outside[..., None, None], self._long.basis
-                gain = (self._long.values.unsqueeze(-2) - c) / c
-                gain = B * gain if B.dtype == torch.float64 else gain
-                self._prepared["product"] = (c * self._short.dense(), B, gain)
+                self._prepared["product"] = self._make_product_factors()
         return self._prepared["product"]
+
+    def _make_product_factors(self) -> tuple[Tensor, ...]:
+        if self._is_tiny:
+            return (_kron(self.row.dense(), self.col.dense()),)
+        c, B = self._long.outside[..., None, None], self._long.basis
+        gain = (self._long.values.unsqueeze(-2) - c) / c
+        gain = B * gain if B.dtype == torch.float64 else gain
+        return c * self._short.dense(), B, gain
+
+    @property
+    def _is_tiny(self) -> bool:
+        return self.row.basis.is_cuda and self.shape.numel() * self.shape[-2:].numel() <= (
+            _WRITTEN_OUT_UP_TO
+        )
 
     def shrink_factors(self, step: float | Tensor) -> tuple[Tensor, ...]:
         """What :meth:`proximal` needs for a step size; kept until another step is asked for."""
         kept = self._prepared.get("shrink")
         if isinstance(step, Tensor):
-            return _shrink_factors(self._short, self._long, step)
+            return self._make_shrink_factors(step)
         if kept is None or self._prepared.get("step") != step:
             with torch.inference_mode(False), torch.no_grad():
-                kept = _shrink_factors(self._short, self._long, step)
+                kept = self._make_shrink_factors(step)
             self._prepared.update({"shrink": kept, "step": step})
         return kept
+
+    def _make_shrink_factors(self, step: float | Tensor) -> tuple[Tensor, ...]:
+        if not self._is_tiny:
+            return _shrink_factors(self._short, self._long, step)
+        (a, Qr), (b, Qc) = self.row.eigenvectors(), self.col.eigenvectors()
+        Q = _kron(Qr, Qc)
+        shrink = 1 / (1 + 2 * step * (a.unsqueeze(-1) * b.unsqueeze(-2)).flatten(-2))
+        return (matmul(Q * shrink.unsqueeze(-2), Q.mT),)
 
     @classmethod
     def identity(cls, weight: Tensor) -> MatrixNormal:
@@ -137,8 +161,10 @@ class MatrixNormal:
         """
         if not isinstance(step, Tensor) and not step >= 0:
             raise ValueError(f"step={step!r}: expected a number >= 0")
-        W = self._cast(weight)
-        outside, change, Q = self.shrink_factors(step)
+        W, factors = self._cast(weight), self.shrink_factors(step)
+        if len(factors) == 1:
+            return _written_out(W, *factors).to(weight.dtype)
+        outside, change, Q = factors
         B = self._long.basis
         with _exact(W):
             X = wide(W)
@@ -198,8 +224,21 @@ def _as(W: Tensor, X: Tensor) -> Tensor:
     return X if W.shape[-2] <= W.shape[-1] else X.mT
 
 
-def _product(W: Tensor, short: Tensor, B: Tensor, gain: Tensor) -> Tensor:
+def _kron(A: Tensor, B: Tensor) -> Tensor:  # (…, p, p), (…, d, d) -> (…, p·d, p·d)
+    """``A ⊗ B``, which acts on the rows of W one after another."""
+    return (A[..., :, None, :, None] * B[..., None, :, None, :]).flatten(-2).flatten(-3, -2)
+
+
+def _written_out(W: Tensor, operator: Tensor) -> Tensor:
+    """A linear map of W given as a matrix on its entries."""
+    return (operator * W.flatten(-2).unsqueeze(-2)).sum(-1).view(W.shape)
+
+
+def _product(W: Tensor, *factors: Tensor) -> Tensor:
     """``Ωr W Ωc`` by three products of k·p·d multiplications, in three or four kernels."""
+    if len(factors) == 1:
+        return _written_out(W, *factors)
+    short, B, gain = factors
     with _exact(W):
         X = wide(W)
         inside = matmul(X, gain) if gain.shape == B.shape else matmul(X, B) * gain
@@ -239,8 +278,8 @@ class _Quadratic(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(W: Tensor, short: Tensor, B: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
-        product = _product(W, short, B, gain)
+    def forward(W: Tensor, *factors: Tensor) -> tuple[Tensor, Tensor]:
+        product = _product(W, *factors)
         return (W * product).sum((-2, -1), dtype=torch.float64).to(W.dtype), product
 
     @staticmethod
@@ -252,11 +291,11 @@ class _Quadratic(torch.autograd.Function):
     def backward(
         ctx: Any, grad_value: Tensor | None, grad_product: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        product, short, B, gain = ctx.saved_tensors
+        product, *factors = ctx.saved_tensors
         grad = None
         if grad_value is not None:
             grad = 2 * grad_value[..., None, None] * product
         if grad_product is not None:
-            through = _product(grad_product, short, B, gain)
+            through = _product(grad_product, *factors)
             grad = through if grad is None else grad + through
-        return grad, None, None, None
+        return grad, *[None] * len(factors)

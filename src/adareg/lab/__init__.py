@@ -1,1 +1,1 @@
-"""The lab: data sets, experiments and what they show (``adareg[lab]``)."""
+"""The paper's experiments, runnable: the extra ``adareg[lab]``."""

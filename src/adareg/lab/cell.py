@@ -1,0 +1,193 @@
+"""One cell of an experiment: train its networks, measure them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adareg.core.metrics import correlation, spectral_norm, stable_rank
+from adareg.lab.config import Config
+from adareg.lab.data import Dataset
+from adareg.lab.engine import Data, Progress, Replica, Trainer, products, stacks
+from adareg.lab.methods import METHODS
+from adareg.lab.models import ARCHITECTURES
+
+
+@dataclass
+class Outcome:
+    """What is known of one trained network: plain numbers and lists."""
+
+    replica: Replica
+    metrics: dict[str, Any]
+    curves: dict[str, list[float]]
+    spectra: dict[str, dict[str, float]]
+    arrays: dict[str, list[Any]] = field(default_factory=dict)
+
+
+def check(config: Config, source: Dataset, replicas: Sequence[Replica]) -> None:
+    """Refuse a cell that cannot be trained, before anything is."""
+    if config.n > source.n_train:
+        raise ValueError(f"n={config.n}: {source.name} has {source.n_train} training samples")
+    if config.augment and source.x_train.ndim != 4:
+        raise ValueError(f"augment=True: {source.name} has no images to crop and flip")
+    normed = any(METHODS[replica.method].batch_norm for replica in replicas)
+    if normed and 1 in (config.n % config.batch, config.n, config.batch):
+        raise ValueError(
+            f"n={config.n}, batch={config.batch}: a batch of one sample has no variance for batch "
+            f"normalisation; choose other sizes, or leave its methods out"
+        )
+
+
+def run(
+    config: Config,
+    replicas: Sequence[Replica],
+    source: Dataset,
+    device: torch.device,
+    progress: Progress = lambda samples: None,
+) -> list[Outcome]:
+    """Train all replicas of a cell, in as few stacks as there is memory for."""
+    check(config, source, replicas)
+    outcomes: list[Outcome] = []
+    with products(config.precision) as dtype:
+        data = Data(source, config, device, dtype)
+        for group in stacks(replicas):
+            outcomes += _train_or_split(config, group, data, progress)
+    return outcomes
+
+
+def _train_or_split(
+    config: Config, replicas: Sequence[Replica], data: Data, progress: Progress
+) -> list[Outcome]:
+    """Out of memory: two stacks of half the size, one after the other."""
+    told = 0
+
+    def counted(samples: int) -> None:
+        nonlocal told
+        told += samples
+        progress(samples)
+
+    try:
+        return _train(config, replicas, data, counted)
+    except torch.OutOfMemoryError:
+        if len(replicas) == 1:
+            raise
+    progress(-told)
+    torch.cuda.empty_cache()
+    half = len(replicas) // 2
+    return [
+        outcome
+        for part in (replicas[:half], replicas[half:])
+        for outcome in _train_or_split(config, part, data, progress)
+    ]
+
+
+def _train(
+    config: Config, replicas: Sequence[Replica], data: Data, progress: Progress
+) -> list[Outcome]:
+    """Blocks of epochs, with an update of AdaReg's precisions after each (Alg. 1)."""
+    trainer = Trainer(replicas, ARCHITECTURES[config.data], config, data, progress)
+    losses: list[Tensor] = []
+    curves: list[dict[str, Tensor]] = []
+    for epoch in range(config.blocks * config.epochs):
+        losses.append(trainer.epoch(epoch))
+        if (epoch + 1) % config.epochs == 0:
+            trainer.update()
+        if config.evaluate_every and (epoch + 1) % config.evaluate_every == 0:
+            curves.append(_losses(trainer))
+    return _outcomes(trainer, losses, curves)
+
+
+def _losses(trainer: Trainer) -> dict[str, Tensor]:
+    """Loss on the training samples and on the test samples, and the test accuracy, (R,) each."""
+    data = trainer.data
+    test = _evaluate(trainer, data.x_test, data.y_test)
+    train = _evaluate(trainer, data.x[trainer.subset], data.y[trainer.subset])
+    kept = {f"test_{key}": value for key, value in test.items() if value.ndim == 1}
+    return {"train_loss": train["loss"], **kept}
+
+
+def _evaluate(trainer: Trainer, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """Mean loss and accuracy, or loss and explained variance, of all tasks and of each."""
+    loss, hits = torch.zeros(2, len(trainer.replicas), dtype=torch.float64, device=x.device)
+    squares = torch.zeros((), dtype=torch.float64, device=x.device)
+    shared = x.ndim == trainer.data.x.ndim
+    for part, output in trainer.predict(x):
+        target = y[part].expand(len(output), *y[part].shape) if shared else y[:, part]
+        loss += trainer.data.loss(output, target).sum(1, dtype=torch.float64)
+        if trainer.data.task == "classification":
+            hits += (output.argmax(-1) == target).sum(1)
+        else:
+            squares = squares + (output - target).square().sum(1, dtype=torch.float64)
+    count = len(x) if shared else x.shape[1]
+    if trainer.data.task == "classification":
+        return {"loss": loss / count, "accuracy": hits / count}
+    variance, errors = y.double().var(-2, correction=0), squares / count
+    return {
+        "loss": loss / count,
+        "explained_variance": 1 - errors.sum(-1) / variance.sum(-1),
+        "explained_variances": 1 - errors / variance,  # nan or -inf for a task that is constant
+    }
+
+
+def _outcomes(
+    trainer: Trainer, losses: Sequence[Tensor], evaluated: Sequence[dict[str, Tensor]]
+) -> list[Outcome]:
+    data, stack, config = trainer.data, trainer.stack, trainer.config
+    test = _evaluate(trainer, data.x_test, data.y_test)
+    train = _evaluate(trainer, data.x[trainer.subset], data.y[trainer.subset])
+    finals = {
+        **{f"test_{key}": value.tolist() for key, value in test.items()},
+        **{f"train_{key}": value.tolist() for key, value in train.items()},
+    }
+    running = torch.stack(list(losses), 1).tolist()
+    names = list(evaluated[0]) if evaluated else []
+    curves = {name: torch.stack([e[name] for e in evaluated], 1).tolist() for name in names}
+    spectra = _spectra(trainer)
+    with torch.no_grad():
+        related = correlation(stack.matrix(stack.last).double()).tolist()
+        singular = torch.linalg.svdvals(stack.matrix(stack.last).double()).tolist()
+    outcomes = []
+    for i, replica in enumerate(trainer.replicas):
+        metrics = {name: values[i] for name, values in finals.items()}
+        metrics["diverged"] = not all(
+            bool(p[i].isfinite().all()) for p in stack.parameters.values()
+        )
+        arrays: dict[str, list[Any]] = {"correlation": related[i], "singular_values": singular[i]}
+        if config.covariances:
+            arrays.update(_covariances(trainer, i))
+        outcome = Outcome(
+            replica,
+            metrics,
+            {"running_loss": running[i], **{name: values[i] for name, values in curves.items()}},
+            {layer: {key: v[i] for key, v in values.items()} for layer, values in spectra.items()},
+            arrays,
+        )
+        outcomes.append(outcome)
+    return outcomes
+
+
+@torch.no_grad()
+def _spectra(trainer: Trainer) -> dict[str, dict[str, list[float]]]:
+    """Stable rank and spectral norm of every layer."""
+    stack = trainer.stack
+    return {
+        layer: {
+            "stable_rank": stable_rank(stack.matrix(layer).double()).tolist(),
+            "spectral_norm": spectral_norm(stack.matrix(layer).double()).tolist(),
+        }
+        for layer in stack.layers("all")
+    }
+
+
+def _covariances(trainer: Trainer, i: int) -> dict[str, list[Any]]:
+    prior = trainer.prior(i).get(trainer.stack.last)
+    if prior is None:
+        return {}
+    return {
+        "row_covariance": prior.row.covariance().tolist(),
+        "col_covariance": prior.col.covariance().tolist(),
+    }

@@ -1,0 +1,324 @@
+"""Training many networks at once: all methods and seeds of a cell share every step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, pad
+
+from adareg.core.prior import MatrixNormal
+from adareg.core.rules import solve_all
+from adareg.lab import random
+from adareg.lab.config import Config
+from adareg.lab.data import Dataset
+from adareg.lab.methods import METHODS, Method, decov
+from adareg.lab.models import Architecture, Network
+from adareg.lab.random import Purpose
+from adareg.lab.stack import Stack
+
+#: Called with how many samples were just seen by how many networks.
+Progress = Callable[[int], None]
+
+#: Samples, over all replicas, of one forward pass of an evaluation.
+_EVALUATE = {"cpu": 2**12, "cuda": 2**17}
+
+#: Steps of one batch size within a block from which recording a CUDA graph pays.
+_GRAPH_FROM = 16
+
+#: Pixels of padding before a random crop (the authors').
+_PADDING = 4
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One network of a stack: a method's name and a seed."""
+
+    method: str
+    seed: int
+
+
+class Data:
+    """A data set where it is trained on: images channels last, in the stack's dtype."""
+
+    def __init__(
+        self, source: Dataset, config: Config, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        if config.n > source.n_train:
+            raise ValueError(f"n={config.n}: {source.name} has {source.n_train} training samples")
+        self.task = source.task
+        test = slice(0, config.test or None)
+        self.x, self.x_test = (
+            _channels_last(x).to(device, dtype) for x in (source.x_train, source.x_test[test])
+        )
+        self.padded = pad_images(self.x) if config.augment else None
+        self.y, self.y_test = (
+            y.to(device, dtype if y.is_floating_point() else None)
+            for y in (source.y_train, source.y_test[test])
+        )
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:  # (R, B, k), (R, B[, k]) -> (R, B)
+        """Each sample's loss: cross entropy, or the mean of the squared errors of its tasks."""
+        if self.task == "regression":
+            return (output - target).square().mean(-1)
+        flat = cross_entropy(output.flatten(0, 1), target.flatten(), reduction="none")
+        return flat.view(target.shape)
+
+
+class Trainer:
+    """A stack of replicas and the state of their training.
+
+    Seeds are paired: every replica of a seed starts from the same weights, and sees the same
+    samples in the same batches with the same augmentation and dropout masks.
+
+    Args:
+        replicas: all with batch normalisation or all without.
+        architecture: of every network.
+        config: the cell.
+        data: the data set, on the device of training.
+        progress: told about every epoch.
+    """
+
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        architecture: Architecture,
+        config: Config,
+        data: Data,
+        progress: Progress = lambda samples: None,
+    ) -> None:
+        self.replicas, self.config, self.data, self.progress = replicas, config, data, progress
+        self.methods = [METHODS[replica.method] for replica in replicas]
+        device, dtype = data.x.device, data.x.dtype
+        self.stack = Stack(
+            [Network(architecture, r.seed, METHODS[r.method].batch_norm) for r in replicas],
+            device,
+            dtype,
+        )
+        seeds = sorted({replica.seed for replica in replicas})
+        self.subsets = {s: random.subset(len(data.x), config.n, s) for s in seeds}
+        self.subset = torch.stack([self.subsets[r.seed] for r in replicas]).to(device)
+        self.seeds = torch.tensor([replica.seed for replica in replicas], device=device)
+        self.step = torch.zeros((), dtype=torch.int64, device=device)
+        self.optimizer = torch.optim.Adam(
+            self.stack.parameters.values(),
+            config.lr,
+            fused=device.type == "cuda",
+            capturable=device.type == "cuda",
+        )
+        self.priors = self._identity_priors()
+        self.train_loss = torch.zeros(len(replicas), dtype=dtype, device=device)
+        self._graphs: dict[int, tuple[Tensor, torch.cuda.CUDAGraph]] = {}
+        self._seen: dict[int, int] = defaultdict(int)
+
+    def epoch(self, epoch: int) -> Tensor:
+        """One pass over the training samples; each replica's mean training loss, (R,)."""
+        n, batch = self.config.n, self.config.batch
+        orders = {s: random.order(n, s, epoch) for s in self.subsets}
+        order = torch.stack([self.subsets[r.seed][orders[r.seed]] for r in self.replicas])
+        self.train_loss.zero_()
+        for samples in order.to(self.data.x.device).split(batch, dim=1):
+            self._run(samples.contiguous())
+        self.progress(n * len(self.replicas))
+        return self.train_loss / n
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Alg. 1's second half: every AdaReg replica's precisions, in closed form.
+
+        A replica whose weights are no longer finite is given those of zero weights; its record
+        says that it diverged.
+        """
+        for key, prior in self.priors.items():
+            rule, layer = key
+            W = self.stack.matrix(layer)[self._members(_uses(key, self.stack))]
+            W = torch.where(W.isfinite().all(-1).all(-1)[:, None, None], W, 0)
+            self.priors[key] = solve_all(
+                {layer: W}, {layer: prior}, rule, self.config.bounds
+            )[layer]
+        self._graphs.clear()
+        self._seen.clear()
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Outputs (R, b, k) for samples (b, …) or (R, b, …) of each replica, part by part."""
+        shared = x.ndim == self.data.x.ndim
+        total, R = (len(x) if shared else x.shape[1]), len(self.replicas)
+        size = max(1, _EVALUATE[x.device.type] // R)
+        for start in range(0, total, size):
+            part = slice(start, min(start + size, total))
+            chunk = x[part].expand(R, *x[part].shape) if shared else x[:, part]
+            yield part, self.stack.forward(chunk)[-1]
+
+    def prior(self, replica: int) -> dict[str, MatrixNormal]:
+        """The priors of one replica, by layer; none where its method has no AdaReg."""
+        found = {}
+        for key, prior in self.priors.items():
+            members = [i for i, m in enumerate(self.methods) if _uses(key, self.stack)(m)]
+            if replica in members:
+                at = members.index(replica)
+                found[key[1]] = prior.apply(lambda factor, at=at: factor[at])  # type: ignore[misc]
+        return found
+
+    def _identity_priors(self) -> dict[tuple[str, str], MatrixNormal]:
+        """Ω = I for every pair of a rule and a layer that some replica regularizes."""
+        keys = {
+            (method.rule, layer): None
+            for method in self.methods
+            if method.rule is not None
+            for layer in self.stack.layers(method.layers)
+        }
+        return {
+            key: MatrixNormal.identity(
+                self.stack.matrix(key[1])[self._members(_uses(key, self.stack))]
+            )
+            for key in keys
+        }
+
+    def _members(self, condition: Callable[[Method], bool]) -> slice | list[int]:
+        """The replicas whose method fulfils the condition; a slice where they are neighbours."""
+        found = [i for i, method in enumerate(self.methods) if condition(method)]
+        if found and found == list(range(found[0], found[-1] + 1)):
+            return slice(found[0], found[-1] + 1)
+        return found
+
+    def _run(self, samples: Tensor) -> None:
+        """One step, on a GPU replayed from a recording where that pays."""
+        size = samples.shape[1]
+        self._seen[size] += 1
+        if size in self._graphs:
+            buffer, graph = self._graphs[size]
+            buffer.copy_(samples)
+            graph.replay()
+        elif samples.is_cuda and self._seen[size] == 3 and self._steps(size) >= _GRAPH_FROM:
+            self._graphs[size] = self._record(samples)
+            self._graphs[size][1].replay()
+        else:
+            self._step(samples)
+
+    def _steps(self, size: int) -> int:
+        """How many steps of a block have a batch of this size."""
+        n, batch, epochs = self.config.n, self.config.batch, self.config.epochs
+        return epochs * (n // batch if size == batch else 1)
+
+    def _record(self, samples: Tensor) -> tuple[Tensor, torch.cuda.CUDAGraph]:
+        buffer, graph = samples.clone(), torch.cuda.CUDAGraph()
+        pool = next(iter(self._graphs.values()))[1].pool() if self._graphs else None
+        self.optimizer.zero_grad()
+        with torch.cuda.graph(graph, pool=pool):
+            self._step(buffer)
+        return buffer, graph
+
+    def _step(self, samples: Tensor) -> None:  # (R, B) indices
+        x, y = self._batch(samples), self.data.y[samples]
+        *hidden, output = self.stack.forward(x, training=True, drop=self._dropper())
+        loss = self.data.loss(output, y)
+        total = loss.mean(1).sum() + self._decov(hidden)
+        parameters = self.stack.parameters
+        grads = dict(
+            zip(parameters, torch.autograd.grad(total, list(parameters.values())), strict=True)
+        )
+        with torch.no_grad():
+            self.train_loss += loss.detach().sum(1)
+            self._regularize(grads)
+            for name, parameter in parameters.items():
+                parameter.grad = grads[name]
+            self.optimizer.step()
+            self.step += 1
+
+    def _batch(self, samples: Tensor) -> Tensor:
+        if self.data.padded is None:
+            return self.data.x[samples]
+        return crop_and_flip(self.data.padded, samples, self.seeds, self.step)
+
+    def _dropper(self) -> Callable[[Tensor, int], Tensor] | None:
+        members, rate = self._members(lambda method: method.dropout), self.config.dropout
+        if members == [] or rate == 0:
+            return None
+        first = 0 if self.stack.architecture.channels else 1
+
+        def drop(h: Tensor, place: int) -> Tensor:
+            if place < first:
+                return h
+            shape = (h.shape[1], h.shape[2])
+            draw = random.uniform(self.seeds[members], Purpose.DROPOUT + place, self.step, shape)
+            scale = torch.ones_like(h)
+            scale[members] = (draw >= rate).to(h.dtype) / (1 - rate)
+            return h * scale
+
+        return drop
+
+    def _decov(self, hidden: Sequence[Tensor]) -> Tensor | float:
+        members = self._members(lambda method: method.decov)
+        if members == []:
+            return 0.0
+        return self.config.decov * sum(decov(h[members]).sum() for h in hidden)
+
+    def _regularize(self, grads: dict[str, Tensor]) -> None:
+        """Add the gradients of weight decay and of AdaReg's penalty, each to its own replicas."""
+        decayed = self._members(lambda method: method.weight_decay)
+        if decayed != []:
+            for name, parameter in self.stack.parameters.items():
+                grads[name][decayed] += self.config.weight_decay * parameter[decayed]
+        for key, prior in self.priors.items():
+            members, name = self._members(_uses(key, self.stack)), f"{key[1]}.weight"
+            product = prior.product(self.stack.matrix(key[1])[members])
+            added = 2 * self.config.penalty_strength * product
+            grads[name][members] += added.view_as(grads[name][members]).to(grads[name].dtype)
+
+
+def _uses(key: tuple[str, str], stack: Stack) -> Callable[[Method], bool]:
+    rule, layer = key
+    return lambda method: method.rule == rule and layer in stack.layers(method.layers)
+
+
+def pad_images(images: Tensor) -> Tensor:  # (N, H, W, C) -> (N, H + 8, W + 8, C)
+    """Room for :func:`crop_and_flip` to move an image in."""
+    return pad(images, (0, 0, *[_PADDING] * 4))
+
+
+def crop_and_flip(padded: Tensor, samples: Tensor, seeds: Tensor, step: Tensor) -> Tensor:
+    """Images of samples (R, B), each shifted by up to four pixels and flipped half of the time.
+
+    Args:
+        padded: all images, (N, H + 8, W + 8, C).
+        samples: indices of the batch.
+        seeds: of each replica, (R,).
+        step: the number of the training step.
+    """
+    (R, B), (H, W) = samples.shape, (side - 2 * _PADDING for side in padded.shape[1:3])
+    purposes = Purpose.CROP_DOWN, Purpose.CROP_RIGHT, Purpose.FLIP
+    draws = [random.uniform(seeds, purpose, step, (B,)) for purpose in purposes]
+    down, right = ((draw * (2 * _PADDING + 1)).long() for draw in draws[:2])
+    rows = down[..., None] + torch.arange(H, device=padded.device)
+    columns = torch.arange(W, device=padded.device).expand(R, B, W)
+    columns = torch.where(draws[2][..., None] < 0.5, W - 1 - columns, columns)
+    columns = right[..., None] + columns
+    return padded[samples[..., None, None], rows[..., None], columns[..., None, :]]
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x.permute(0, 2, 3, 1).contiguous() if x.ndim == 4 else x
+
+
+@contextmanager
+def products(precision: str) -> Iterator[torch.dtype]:
+    """Set how float32 products are made for a while; what to train in."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    try:
+        yield torch.float64 if precision == "float64" else torch.float32
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def stacks(replicas: Sequence[Replica]) -> list[list[Replica]]:
+    """What can share a stack: with batch normalisation, or without."""
+    normed = [METHODS[replica.method].batch_norm for replica in replicas]
+    ordered = sorted(zip(normed, replicas, strict=True), key=lambda pair: pair[0])
+    return [[r for _, r in group] for _, group in groupby(ordered, key=lambda pair: pair[0])]

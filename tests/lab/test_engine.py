@@ -1,0 +1,158 @@
+"""A network in a stack is the network trained alone."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.functional import conv2d, max_pool2d
+
+from adareg.lab import alone, cell, engine, ops
+from adareg.lab.config import Config
+from adareg.lab.data import Dataset
+from adareg.lab.engine import Data, Replica, Trainer, products, stacks
+from adareg.lab.methods import METHODS
+from adareg.lab.models import ARCHITECTURES
+
+EXACT = {"rtol": 1e-9, "atol": 1e-12}
+#: Precisions up to v = 1e3 on both sides amplify rounding a million times.
+AMPLIFIED = {"rtol": 1e-7, "atol": 2e-9}
+
+
+def fake(name, n_train=40, n_test=24):
+    """A data set of the right shape; images of one class share a pattern."""
+    architecture = ARCHITECTURES[name]
+    draw = torch.Generator().manual_seed(0)
+    n = n_train + n_test
+    if name.startswith(("sarcos", "digits-c")):
+        x = torch.randn(n, *architecture.inputs, generator=draw)
+        y = torch.tanh(x @ torch.randn(x.shape[1], architecture.outputs, generator=draw))
+    else:
+        y = torch.arange(n) % architecture.outputs
+        patterns = torch.randn(architecture.outputs, *architecture.inputs, generator=draw)
+        x = patterns[y] + torch.randn(n, *architecture.inputs, generator=draw)
+    return Dataset(
+        name=name,
+        task="regression" if y.is_floating_point() else "classification",
+        x_train=x[:n_train],
+        y_train=y[:n_train],
+        x_test=x[n_train:],
+        y_test=y[n_train:],
+        names=tuple(map(str, range(architecture.outputs))),
+        provenance={"source": "fabricated"},
+    )
+
+
+def config_for(name, **changes):
+    base = Config(data=name, n=21, batch=8, blocks=2, epochs=2, lr=2e-3, strength=1e-3)
+    return replace(base, precision="float64", **changes)
+
+
+def compare(source, config, replicas):
+    data = Data(source, config, torch.device("cpu"), torch.float64)
+    for group in stacks(replicas):
+        trainer = Trainer(group, ARCHITECTURES[config.data], config, data)
+        for epoch in range(config.blocks * config.epochs):
+            trainer.epoch(epoch)
+            if (epoch + 1) % config.epochs == 0:
+                trainer.update()
+        for i, replica in enumerate(group):
+            network, reg = alone.train(replica, config, source.x_train.double(), source.y_train)
+            exact = EXACT if reg is None else AMPLIFIED
+            for name, parameter in network.named_parameters():
+                torch.testing.assert_close(trainer.stack.parameters[name][i], parameter, **exact)
+            for name, buffer in network.named_buffers():
+                if "running" in name:
+                    torch.testing.assert_close(trainer.stack.buffers[name][i], buffer, **exact)
+            priors = trainer.prior(i)
+            assert priors.keys() == (reg.priors.keys() if reg else set())
+            for name, prior in priors.items():
+                its = reg.priors[name]
+                torch.testing.assert_close(prior.row.dense(), its.row.dense(), rtol=1e-6, atol=1e-6)
+                torch.testing.assert_close(prior.col.dense(), its.col.dense(), rtol=1e-6, atol=1e-6)
+            outputs = torch.cat([output for _, output in trainer.predict(data.x_test)], 1)
+            torch.testing.assert_close(outputs[i], network(source.x_test.double()), **exact)
+
+
+@pytest.mark.parametrize("name", ["mnist", "digits"])
+def test_every_method_stacked_is_the_method_alone(name):
+    replicas = [Replica(method, seed) for method in METHODS for seed in (0, 3)]
+    if name == "digits":
+        replicas = [r for r in replicas if r.method != "adareg-conv"]
+    compare(fake(name), config_for(name), replicas)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "sarcos"])
+def test_other_networks_too(name):
+    methods = ("none", "weight-decay", "dropout", "batch-norm", "decov", "adareg")
+    config = config_for(name, augment=name == "cifar10", epochs=1)
+    compare(fake(name), config, [Replica(m, 1) for m in methods])
+
+
+def test_a_gpus_convolution_and_pooling_are_torchs():
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(3, 4, 12, 10, 2, generator=draw, dtype=torch.float64, requires_grad=True)
+    w = torch.randn(3, 5, 2, 3, 3, generator=draw, dtype=torch.float64, requires_grad=True)
+    z = ops._MaxPool.apply(ops.toeplitz_conv(x, w))
+    expected = torch.stack(
+        [
+            max_pool2d(conv2d(x[r].permute(0, 3, 1, 2), w[r]), 2).permute(0, 2, 3, 1)
+            for r in range(3)
+        ]
+    )
+    torch.testing.assert_close(z, expected, rtol=1e-12, atol=1e-12)
+    weights = torch.randn(z.shape, generator=draw, dtype=torch.float64)
+    for mine, its in zip(
+        torch.autograd.grad((z * weights).sum(), (x, w)),
+        torch.autograd.grad((expected * weights).sum(), (x, w)),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, its, rtol=1e-12, atol=1e-12)
+
+
+def test_pooling_prefers_the_corner_that_torch_prefers():
+    z = torch.zeros(1, 1, 4, 4, 1, dtype=torch.float64, requires_grad=True)
+    (mine,) = torch.autograd.grad(ops._MaxPool.apply(z).sum(), z)
+    flat = torch.zeros(1, 1, 4, 4, dtype=torch.float64, requires_grad=True)
+    (its,) = torch.autograd.grad(max_pool2d(flat, 2).sum(), flat)
+    assert torch.equal(mine.squeeze(), its.squeeze())
+
+
+def test_out_of_memory_splits_the_stack_and_gives_the_same(monkeypatch):
+    source, config = fake("digits"), config_for("digits")
+    replicas = [Replica(m, s) for m in ("none", "adareg") for s in range(3)]
+    device = torch.device("cpu")
+    whole = cell.run(config, replicas, source, device)
+    sizes, told = [], []
+    forward = engine.Trainer.__init__
+
+    def cramped(self, group, *args):
+        sizes.append(len(group))
+        if len(group) > 2:
+            raise torch.OutOfMemoryError("no more")
+        forward(self, group, *args)
+
+    monkeypatch.setattr(engine.Trainer, "__init__", cramped)
+    parts = cell.run(config, replicas, source, device, told.append)
+    assert max(sizes) == 6
+    assert sizes.count(6) == 1
+    assert [part.replica for part in parts] == replicas
+    for part, one in zip(parts, whole, strict=True):
+        assert part.metrics["test_loss"] == pytest.approx(one.metrics["test_loss"], rel=1e-6)
+    assert sum(told) == len(replicas) * config.n * config.blocks * config.epochs
+
+
+def test_the_same_seed_gives_the_same_numbers_to_the_last_bit():
+    source, config = fake("digits"), config_for("digits")
+    replicas = [Replica(m, 1) for m in ("dropout", "adareg", "batch-norm")]
+    first, second = (cell.run(config, replicas, source, torch.device("cpu")) for _ in range(2))
+    assert [a.metrics for a in first] == [b.metrics for b in second]
+    assert [a.arrays for a in first] == [b.arrays for b in second]
+
+
+def test_training_leaves_the_global_random_state_and_precision_alone():
+    state, precision = torch.get_rng_state(), torch.get_float32_matmul_precision()
+    with products("tf32"):
+        assert torch.get_float32_matmul_precision() == "high"
+    cell.run(config_for("digits"), [Replica("dropout", 0)], fake("digits"), torch.device("cpu"))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.get_float32_matmul_precision() == precision
