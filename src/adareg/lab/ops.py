@@ -8,18 +8,46 @@ rows is copied. On a CPU the library's own convolution, one replica after anothe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d, max_pool2d, pad
+from torch.nn.functional import batch_norm, conv2d, pad
 
 from adareg.lab.models import BN_EPS, BN_MOMENTUM
 
-#: What stands between a convolution and its pooling: a function of activations, and of whose.
-Between = Callable[[Tensor, slice], Tensor]
+
+class Norm(NamedTuple):
+    """Batch normalisation's parameters and running statistics, each (R, C)."""
+
+    gain: Tensor
+    shift: Tensor
+    mean: Tensor
+    variance: Tensor
+
+    def __call__(self, x: Tensor, training: bool) -> Tensor:  # (R, …, C) -> (R, …, C)
+        """Normalise over all axes between; while training, running statistics change in place."""
+        shape = (len(x), *[1] * (x.ndim - 2), x.shape[-1])
+        if training:
+            spread, centre = torch.var_mean(x, tuple(range(1, x.ndim - 1)), correction=0)
+            count = x.numel() // centre.numel()
+            with torch.no_grad():
+                self.mean.lerp_(centre, BN_MOMENTUM)
+                self.variance.lerp_(spread * (count / (count - 1)), BN_MOMENTUM)
+        else:
+            centre, spread = self.mean, self.variance
+        scale = self.gain * (spread + BN_EPS).rsqrt()
+        return x * scale.view(shape) + (self.shift - centre * scale).view(shape)
+
+
+class Block(NamedTuple):
+    """A convolution, perhaps batch normalisation, 2 x 2 max pooling, ReLU."""
+
+    weight: Tensor  # (R, Co, C, k, k)
+    bias: Tensor | None  # (R, Co)
+    norm: Norm | None
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -29,65 +57,49 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
 
 
-def conv_pool_relu(x: Tensor, weight: Tensor, bias: Tensor | None, between: Between) -> Tensor:
-    """Convolution, ``between``, 2 x 2 max pooling, bias, ReLU.
-
-    Args:
-        x: (R, B, H, W, C).
-        weight: (R, Co, C, k, k).
-        bias: (R, Co), or None.
-        between: normalises (r, B, H', W', Co) of the replicas in a slice.
-
-    Returns:
-        (R, B, H'/2, W'/2, Co), H' = H − k + 1.
-    """
-    blocks = _on_gpu if x.is_cuda else _one_by_one
-    pooled = blocks(x, weight, between)
-    return pooled.relu() if bias is None else (pooled + bias[:, None, None, None]).relu()
+def features(x: Tensor, blocks: Sequence[Block], training: bool) -> Tensor:
+    """Images (R, B, H, W, C) through all blocks, flattened as torch does, (R, B, features)."""
+    if not x.is_cuda:
+        return _one_by_one(x, blocks, training)
+    for block in blocks:
+        z = toeplitz_conv(x, block.weight)
+        z = z if block.norm is None else block.norm(z, training)
+        x = max_pool(z)
+        x = x if block.bias is None else x + block.bias[:, None, None, None]
+        x = x.relu()
+    return x.permute(0, 1, 4, 2, 3).flatten(2)
 
 
-def batch_norm(
-    x: Tensor, gain: Tensor, shift: Tensor, mean: Tensor, variance: Tensor, training: bool
-) -> Tensor:
-    """Normalise (R, …, C) over all axes between; running statistics are updated in place.
-
-    Args:
-        x: activations.
-        gain: (R, C), like shift and the running mean and variance.
-        shift: see gain.
-        mean: see gain.
-        variance: see gain.
-        training: with the batch's own statistics instead of the running ones.
-    """
-    shape = (len(x), *[1] * (x.ndim - 2), x.shape[-1])
-    if training:
-        dims = tuple(range(1, x.ndim - 1))
-        spread, centre = torch.var_mean(x, dims, correction=0)
-        count = x.numel() // centre.numel()
-        with torch.no_grad():
-            mean.lerp_(centre.to(mean.dtype), BN_MOMENTUM)
-            variance.lerp_(spread.to(mean.dtype) * (count / (count - 1)), BN_MOMENTUM)
-    else:
-        centre, spread = mean, variance
-    scale = gain * (spread + BN_EPS).rsqrt()
-    return x * scale.view(shape) + (shift - centre * scale).view(shape)
+def _one_by_one(x: Tensor, blocks: Sequence[Block], training: bool) -> Tensor:
+    """What a CPU does best: each replica on its own, so that its activations stay in the cache."""
+    weights = [block.weight.unbind() for block in blocks]
+    biases = [[None] * len(x) if b.bias is None else b.bias.unbind() for b in blocks]
+    norms = [[None] * len(x) if b.norm is None else _unbind(b.norm) for b in blocks]
+    outputs = []
+    for r, image in enumerate(x.unbind()):
+        h = image.permute(0, 3, 1, 2)  # channels last in memory, as torch calls it
+        for weight, bias, norm in zip(weights, biases, norms, strict=True):
+            kernel = weight[r].contiguous(memory_format=torch.channels_last)
+            h = conv2d(h, kernel, bias[r])
+            h = h if norm[r] is None else _normed(h, norm[r], training)
+            h = max_pool(h.permute(0, 2, 3, 1).unsqueeze(0)).squeeze(0).permute(0, 3, 1, 2).relu()
+        outputs.append(h.flatten(1))
+    return torch.stack(outputs)
 
 
-def _one_by_one(x: Tensor, weight: Tensor, between: Between) -> Tensor:
-    """What a CPU does best: each replica's own convolution, channels last."""
-    pooled = []
-    for r in range(len(x)):
-        image = x[r].permute(0, 3, 1, 2)  # channels last in memory, as torch calls it
-        kernel = weight[r].contiguous(memory_format=torch.channels_last)
-        z = conv2d(image, kernel).permute(0, 2, 3, 1)
-        z = between(z.unsqueeze(0), slice(r, r + 1)).squeeze(0)
-        pooled.append(max_pool2d(z.permute(0, 3, 1, 2), 2).permute(0, 2, 3, 1))
-    return torch.stack(pooled)
+def _unbind(norm: Norm) -> list[Norm]:
+    return [Norm(*each) for each in zip(*(field.unbind() for field in norm), strict=True)]
 
 
-def _on_gpu(x: Tensor, weight: Tensor, between: Between) -> Tensor:
-    z = toeplitz_conv(x, weight)
-    return _MaxPool.apply(between(z, slice(0, len(x))))  # type: ignore[no-any-return,no-untyped-call]
+def _normed(h: Tensor, norm: Norm, training: bool) -> Tensor:
+    return batch_norm(
+        h, norm.mean, norm.variance, norm.gain, norm.shift, training, BN_MOMENTUM, BN_EPS
+    )
+
+
+def max_pool(z: Tensor) -> Tensor:  # (R, B, H, W, C) -> (R, B, H/2, W/2, C)
+    """2 x 2 max pooling."""
+    return _MaxPool.apply(z)  # type: ignore[no-any-return,no-untyped-call]
 
 
 def toeplitz_conv(x: Tensor, weight: Tensor) -> Tensor:
@@ -138,38 +150,47 @@ def _fold(grad: Tensor) -> Tensor:  # (R, B, H', k, L) -> (R, B, H, L)
 
 
 class _MaxPool(torch.autograd.Function):
-    """2 x 2 max pooling of (R, B, H, W, C); what was largest is kept as one byte for each output."""
+    """2 x 2 max pooling of (R, B, H, W, C): first over rows, then over columns."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor) -> Tensor:
-        pooled, where = _fused(_pool, z)
-        ctx.save_for_backward(where)
+        pooled, low, right = _fused(_pool, z)
+        ctx.save_for_backward(low, right)
         return pooled
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (where,) = ctx.saved_tensors
-        return _fused(_unpool, grad, where)
+        if grad.is_cuda:
+            return _fused(_unpool, grad, *ctx.saved_tensors)
+        return _unpool_unfused(grad, *ctx.saved_tensors)
 
 
-def _windows(z: Tensor) -> list[Tensor]:
-    """The four corners of every 2 x 2 window, in the order in which torch's pooling prefers them."""
-    return [z[:, :, i::2, j::2] for i in (0, 1) for j in (0, 1)]
+def _pool(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The largest of each window; whether the lower row's was larger, and then the right one."""
+    R, B, H, W, C = z.shape
+    top, bottom = z.reshape(R, B, H // 2, 2, W // 2, 2, C).unbind(3)
+    low = bottom > top
+    left, right = torch.maximum(top, bottom).unbind(4)
+    return torch.maximum(left, right), low, right > left
 
 
-def _pool(z: Tensor) -> tuple[Tensor, Tensor]:
-    a, b, c, d = _windows(z)
-    upper, lower = torch.maximum(a, b), torch.maximum(c, d)
-    first = torch.where(b > a, 1, 0)
-    second = torch.where(d > c, 3, 2)
-    return torch.maximum(upper, lower), torch.where(lower > upper, second, first).to(torch.uint8)
-
-
-def _unpool(grad: Tensor, where: Tensor) -> Tensor:
+def _unpool(grad: Tensor, low: Tensor, right: Tensor) -> Tensor:
     R, B, H, W, C = grad.shape
-    corner = torch.arange(4, device=grad.device, dtype=torch.uint8).view(2, 1, 2, 1)
-    chosen = where[:, :, :, None, :, None, :] == corner
-    full = grad[:, :, :, None, :, None, :] * chosen
+    second = torch.tensor([False, True], device=grad.device)
+    wide = torch.where(right.unsqueeze(4) == second.view(2, 1), grad.unsqueeze(4), 0)
+    full = torch.where(low.unsqueeze(3) == second.view(2, 1, 1, 1), wide.unsqueeze(3), 0)
+    return full.view(R, B, 2 * H, 2 * W, C)
+
+
+def _unpool_unfused(grad: Tensor, low: Tensor, right: Tensor) -> Tensor:
+    """The same in four operations, eight times faster where nothing fuses them."""
+    R, B, H, W, C = grad.shape
+    wide = grad.new_empty(R, B, H, W, 2, C)
+    torch.mul(grad, right, out=wide.select(4, 1))
+    torch.sub(grad, wide.select(4, 1), out=wide.select(4, 0))
+    full = grad.new_empty(R, B, H, 2, W, 2, C)
+    torch.mul(wide, low, out=full.select(3, 1))
+    torch.sub(wide, full.select(3, 1), out=full.select(3, 0))
     return full.view(R, B, 2 * H, 2 * W, C)
 
 

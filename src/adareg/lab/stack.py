@@ -71,32 +71,32 @@ class Stack:
             h = h if drop is None else drop(h, i)
             h = ops.linear(h, self.parameters[f"fc.{i}.weight"], self.parameters.get(f"fc.{i}.bias"))
             if i < len(self.architecture.hidden):
-                h = self._norm(f"fc_norm.{i}", h, slice(None), training).relu()
+                norm = self._norm(f"fc_norm.{i}")
+                h = (h if norm is None else norm(h, training)).relu()
             outputs.append(h)
         return outputs
 
     def _features(self, x: Tensor, training: bool) -> Tensor:
-        for i in range(len(self.architecture.channels)):
-            x = ops.conv_pool_relu(
-                x,
+        blocks = [
+            ops.Block(
                 self.parameters[f"conv.{i}.weight"],
                 self.parameters.get(f"conv.{i}.bias"),
-                lambda z, part, i=i: self._norm(f"conv_norm.{i}", z, part, training),  # type: ignore[misc]
+                self._norm(f"conv_norm.{i}"),
             )
-        if x.ndim == 5:  # torch flattens channels first
-            x = x.permute(0, 1, 4, 2, 3)
-        return x.flatten(2)
+            for i in range(len(self.architecture.channels))
+        ]
+        if blocks:
+            return ops.features(x, blocks, training)
+        return x.movedim(-1, 2).flatten(2) if x.ndim == 5 else x
 
-    def _norm(self, name: str, x: Tensor, part: slice, training: bool) -> Tensor:
+    def _norm(self, name: str) -> ops.Norm | None:
         if f"{name}.weight" not in self.parameters:
-            return x
-        return ops.batch_norm(
-            x,
-            self.parameters[f"{name}.weight"][part],
-            self.parameters[f"{name}.bias"][part],
-            self.buffers[f"{name}.running_mean"][part],
-            self.buffers[f"{name}.running_var"][part],
-            training,
+            return None
+        return ops.Norm(
+            self.parameters[f"{name}.weight"],
+            self.parameters[f"{name}.bias"],
+            self.buffers[f"{name}.running_mean"],
+            self.buffers[f"{name}.running_var"],
         )
 
 
