@@ -231,7 +231,7 @@ def _kron(A: Tensor, B: Tensor) -> Tensor:  # (…, p, p), (…, d, d) -> (…, 
 
 def _written_out(W: Tensor, operator: Tensor) -> Tensor:
     """A linear map of W given as a matrix on its entries."""
-    return (operator * W.flatten(-2).unsqueeze(-2)).sum(-1).view(W.shape)
+    return (operator @ W.flatten(-2).unsqueeze(-1)).view(W.shape)
 
 
 def _product(W: Tensor, *factors: Tensor) -> Tensor:

@@ -220,9 +220,8 @@ class Trainer:
         loss = self.data.loss(output, y)
         total = loss.mean(1).sum() + self._decov(hidden)
         parameters = self.stack.parameters
-        grads = dict(
-            zip(parameters, torch.autograd.grad(total, list(parameters.values())), strict=True)
-        )
+        found = torch.autograd.grad(total, list(parameters.values()))
+        grads = {name: g.contiguous() for name, g in zip(parameters, found, strict=True)}
         with torch.no_grad():
             self.train_loss += loss.detach().sum(1)
             self._regularize(grads)

@@ -8,8 +8,9 @@ rows is copied. On a CPU the library's own convolution, one replica after anothe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
@@ -99,7 +100,18 @@ def _normed(h: Tensor, norm: Norm, training: bool) -> Tensor:
 
 def max_pool(z: Tensor) -> Tensor:  # (R, B, H, W, C) -> (R, B, H/2, W/2, C)
     """2 x 2 max pooling."""
-    return _MaxPool.apply(z)  # type: ignore[no-any-return,no-untyped-call]
+    pool = _gpu_pool() if z.is_cuda else None
+    return (pool or _MaxPool).apply(z)  # type: ignore[no-any-return,no-untyped-call]
+
+
+@cache
+def _gpu_pool() -> type[torch.autograd.Function] | None:
+    """Two kernels of our own, where the compiler for them comes with torch."""
+    if find_spec("triton") is None:
+        return None
+    from adareg.lab.kernels import MaxPool
+
+    return MaxPool
 
 
 def toeplitz_conv(x: Tensor, weight: Tensor) -> Tensor:
@@ -138,67 +150,31 @@ class _Rows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         R, B, H, L, k = ctx.sizes
-        return _fused(_fold, grad.view(R, B, H - k + 1, k, L)), None
-
-
-def _fold(grad: Tensor) -> Tensor:  # (R, B, H', k, L) -> (R, B, H, L)
-    k = grad.shape[3]
-    total = pad(grad[:, :, :, 0], (0, 0, 0, k - 1))
-    for i in range(1, k):
-        total = total + pad(grad[:, :, :, i], (0, 0, i, k - 1 - i))
-    return total
+        rows, total = grad.view(R, B, H - k + 1, k, L), grad.new_zeros(R, B, H, L)
+        for i in range(k):
+            total[:, :, i : i + H - k + 1] += rows[:, :, :, i]
+        return total, None
 
 
 class _MaxPool(torch.autograd.Function):
-    """2 x 2 max pooling of (R, B, H, W, C): first over rows, then over columns."""
+    """2 x 2 max pooling of (R, B, H, W, C) in few operations: over rows, then over columns."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor) -> Tensor:
-        pooled, low, right = _fused(_pool, z)
-        ctx.save_for_backward(low, right)
-        return pooled
+        R, B, H, W, C = z.shape
+        top, bottom = z.reshape(R, B, H // 2, 2, W // 2, 2, C).unbind(3)
+        left, right = torch.maximum(top, bottom).unbind(4)
+        ctx.save_for_backward(bottom > top, right > left)
+        return torch.maximum(left, right)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        if grad.is_cuda:
-            return _fused(_unpool, grad, *ctx.saved_tensors)
-        return _unpool_unfused(grad, *ctx.saved_tensors)
-
-
-def _pool(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The largest of each window; whether the lower row's was larger, and then the right one."""
-    R, B, H, W, C = z.shape
-    top, bottom = z.reshape(R, B, H // 2, 2, W // 2, 2, C).unbind(3)
-    low = bottom > top
-    left, right = torch.maximum(top, bottom).unbind(4)
-    return torch.maximum(left, right), low, right > left
-
-
-def _unpool(grad: Tensor, low: Tensor, right: Tensor) -> Tensor:
-    R, B, H, W, C = grad.shape
-    second = torch.tensor([False, True], device=grad.device)
-    wide = torch.where(right.unsqueeze(4) == second.view(2, 1), grad.unsqueeze(4), 0)
-    full = torch.where(low.unsqueeze(3) == second.view(2, 1, 1, 1), wide.unsqueeze(3), 0)
-    return full.view(R, B, 2 * H, 2 * W, C)
-
-
-def _unpool_unfused(grad: Tensor, low: Tensor, right: Tensor) -> Tensor:
-    """The same in four operations, eight times faster where nothing fuses them."""
-    R, B, H, W, C = grad.shape
-    wide = grad.new_empty(R, B, H, W, 2, C)
-    torch.mul(grad, right, out=wide.select(4, 1))
-    torch.sub(grad, wide.select(4, 1), out=wide.select(4, 0))
-    full = grad.new_empty(R, B, H, 2, W, 2, C)
-    torch.mul(wide, low, out=full.select(3, 1))
-    torch.sub(wide, full.select(3, 1), out=full.select(3, 0))
-    return full.view(R, B, 2 * H, 2 * W, C)
-
-
-def _fused(function: Callable[..., Any], *args: Tensor) -> Any:
-    """A chain of pointwise operations; on a GPU as one kernel, compiled once for any batch."""
-    return _compiled(function)(*args) if args[0].is_cuda else function(*args)
-
-
-@cache
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    return torch.compile(function, dynamic=True)
+        low, right = ctx.saved_tensors
+        R, B, H, W, C = grad.shape
+        wide = grad.new_empty(R, B, H, W, 2, C)
+        torch.mul(grad, right, out=wide.select(4, 1))
+        torch.sub(grad, wide.select(4, 1), out=wide.select(4, 0))
+        full = grad.new_empty(R, B, H, 2, W, 2, C)
+        torch.mul(wide, low, out=full.select(3, 1))
+        torch.sub(wide, full.select(3, 1), out=full.select(3, 0))
+        return full.view(R, B, 2 * H, 2 * W, C)
