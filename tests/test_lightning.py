@@ -33,6 +33,15 @@ def _quiet(caplog):
         caplog.set_level(logging.ERROR, logger=f"{name}.pytorch")
 
 
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """The networks are so small that a second thread only gets in the way."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 class Batches:
     """The same batches every epoch, that can be saved and resumed in mid-epoch."""
 
