@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.state import AcceleratorState
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -340,15 +341,37 @@ def test_wrong_settings_are_refused_at_once():
         _ = AdaRegCallback().regularizer
 
 
+@pytest.fixture
+def accelerator():
+    yield Accelerator(cpu=True)
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
 @pytest.mark.parametrize("mode", ["coupled", "proximal"])
-def test_a_plain_loop_with_accelerate(mode):
+def test_a_plain_loop_with_accelerate(mode, accelerator):
     data, models = make_data(dtype=torch.float64), []
-    for wrap in (True, False):
+    for prepare in (accelerator.prepare, lambda optimizer: optimizer):
         model = make_model(torch.float64)
-        optimizer = SGD(model.parameters(), 0.05)
-        if wrap:
-            optimizer = Accelerator(cpu=True).prepare(optimizer)
+        optimizer = prepare(SGD(model.parameters(), 0.05))
         AdaReg(model, **STRONG).attach(optimizer, mode, update_every=3)
         models.append(train(model, optimizer, 8, data))
-    AcceleratorState._reset_state(reset_partial_state=True)
     assert_equal(*models)
+
+
+@pytest.mark.parametrize("mode", ["coupled", "proximal"])
+@pytest.mark.usefixtures("accelerator")
+def test_a_step_that_accelerates_scaler_skips_does_nothing(mode):
+    model, scaler = make_model(), torch.amp.GradScaler("cpu", init_scale=4.0)
+    optimizer = AcceleratedOptimizer(SGD(model.parameters(), 0.05), scaler=scaler)
+    reg = AdaReg(model, **STRONG)
+    reg.attach(optimizer, mode, update_every=1)
+    x, y = make_data()
+    for overflow in (True, False):
+        before = model[2].weight.detach().clone()
+        scaler.scale(cross_entropy(model(x), y)).backward()
+        if overflow:
+            model[0].weight.grad[0, 0] = torch.inf
+        optimizer.step()
+        optimizer.zero_grad()
+        assert torch.equal(model[2].weight, before) == overflow
+        assert reg._steps == (not overflow)
