@@ -2,6 +2,9 @@
 
 import csv
 import logging
+import runpy
+import sys
+from pathlib import Path
 
 import lightning
 import pytest
@@ -24,6 +27,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:`isinstance\\(treespec, LeafSpec\\)` is deprecated"),
     pytest.mark.filterwarnings("ignore:The number of training batches"),
 ]
+ROOT = Path(__file__).parents[1]
 BATCH, N = 8, 48
 STRONG = {"strength": 0.05, "bounds": (0.1, 10)}
 
@@ -411,3 +415,12 @@ def test_a_sharded_weight_is_refused():
     model.model[2].weight.device_mesh = "two processes"  # what tells a DTensor
     with pytest.raises(ValueError, match="model.2: the weight is sharded over processes"):
         fit(model, [AdaRegCallback()])
+
+
+def test_the_example_prints_its_table(monkeypatch, capsys):
+    arguments = ["--size", "40", "--epochs", "2", "--seeds", "2"]
+    monkeypatch.setattr(sys, "argv", ["lightning_digits.py", *arguments])
+    runpy.run_path(str(ROOT / "examples/lightning_digits.py"), run_name="__main__")
+    rows = [line for line in capsys.readouterr().out.splitlines() if "±" in line]
+    assert len(rows) == 5  # the title and four methods
+    assert all(row.count("±") == 4 for row in rows[1:])

@@ -1,6 +1,9 @@
 """The Trainer's callback trains as the plain loop does, and resumes as if never broken off."""
 
 import os
+import runpy
+import sys
+from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -23,6 +26,7 @@ from training import DEVICES, assert_close, assert_equal, make_data, make_model,
 pytestmark = [
     pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator"),
 ]
+ROOT = Path(__file__).parents[1]
 N, BATCH = 24, 4
 STRONG = {"strength": 0.05, "bounds": (0.1, 10)}
 
@@ -375,3 +379,18 @@ def test_a_step_that_accelerates_scaler_skips_does_nothing(mode):
         optimizer.zero_grad()
         assert torch.equal(model[2].weight, before) == overflow
         assert reg._steps == (not overflow)
+
+
+def test_the_example_prints_its_tables(monkeypatch, capsys):
+    arguments = ["--labels", "2", "--epochs", "2", "--seeds", "2"]
+    monkeypatch.setattr(sys, "argv", ["transformers_few_labels.py", *arguments])
+    verbosity = transformers.logging.get_verbosity()
+    try:
+        runpy.run_path(str(ROOT / "examples/transformers_few_labels.py"), run_name="__main__")
+    finally:
+        transformers.logging.set_verbosity(verbosity)
+    out = capsys.readouterr().out
+    rows = [line for line in out.splitlines() if "±" in line]
+    assert len(rows) == 3
+    assert all(row.count("±") == 4 for row in rows)
+    assert "correlation of topics" in out
