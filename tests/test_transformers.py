@@ -1,99 +1,21 @@
 """The Trainer's callback trains as the plain loop does, and resumes as if never broken off."""
 
-import os
-import runpy
-import sys
-from pathlib import Path
-
-os.environ["HF_HUB_OFFLINE"] = "1"
-
 import pytest
 import torch
-import transformers
 from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.state import AcceleratorState
-from torch import nn
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Adam
 from torch.utils.data import IterableDataset
-from transformers import Trainer, TrainingArguments
 
 from adareg import AdaReg
-from adareg.transformers import AdaRegCallback, find_head
-from training import DEVICES, assert_close, assert_equal, make_data, make_model, train
+from adareg.transformers import AdaRegCallback
+from trainer_training import BATCH, MARKS, STRONG, Classifier, N, dataset, make_trainer, plain
+from training import assert_close, assert_equal, make_data, make_model, train
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator"),
-]
-ROOT = Path(__file__).parents[1]
-N, BATCH = 24, 4
-STRONG = {"strength": 0.05, "bounds": (0.1, 10)}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """The networks are so small that a second thread only gets in the way."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-class Classifier(nn.Module):
-    """A model as the Trainer wants it, which remembers the batches it was given."""
-
-    def __init__(self, dtype=torch.float64):
-        super().__init__()
-        self.model = make_model(dtype)
-        self.batches = []
-
-    def forward(self, x, labels):
-        self.batches.append((x, labels))
-        logits = self.model(x)
-        return {"loss": cross_entropy(logits, labels), "logits": logits}
-
-
-def dataset(dtype=torch.float64):
-    x, y = make_data(N, dtype)
-    return [{"x": a, "labels": b} for a, b in zip(x, y, strict=True)]
-
-
-def make_trainer(path, model, callbacks, epochs=4, optimizer=SGD, data=None, **options):
-    defaults = {
-        "report_to": "none",
-        "use_cpu": True,
-        "disable_tqdm": True,
-        "save_strategy": "no",
-        "logging_strategy": "no",
-        "lr_scheduler_type": "constant",
-        "max_grad_norm": 0.0,
-        "per_device_train_batch_size": BATCH,
-        "num_train_epochs": epochs,
-    }
-    arguments = TrainingArguments(output_dir=str(path), **{**defaults, **options})
-    optimizers = optimizer(model.parameters(), lr=0.05), None
-    data = dataset() if data is None else data
-    return Trainer(model, arguments, train_dataset=data, callbacks=callbacks, optimizers=optimizers)
-
-
-def plain(batches, mode, accumulate=1, clip=None, every=None, optimizer=SGD):
-    """The same training on the same batches, written out."""
-    model = Classifier()
-    optimizer = optimizer(model.parameters(), lr=0.05)
-    reg = AdaReg(model, **STRONG)
-    reg.attach(optimizer, mode, update_every=every)
-    per_epoch = N // BATCH
-    for i, (x, labels) in enumerate(batches):
-        (model(x, labels)["loss"] / accumulate).backward()
-        if (i + 1) % accumulate == 0:
-            if clip:
-                nn.utils.clip_grad_norm_(model.parameters(), clip)
-            optimizer.step()
-            optimizer.zero_grad()
-        if (i + 1) % per_epoch == 0 and every is None:
-            reg.update()
-    return model
+pytestmark = MARKS
 
 
 @pytest.mark.parametrize("mode", ["coupled", "proximal"])
@@ -188,99 +110,6 @@ def test_two_callbacks_for_two_selections(tmp_path):
     assert_equal(resumed, whole)
 
 
-def tiny(**changes):
-    sizes = {
-        "vocab_size": 50,
-        "hidden_size": 8,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 16,
-        "num_labels": 3,
-    }
-    return {**sizes, **changes}
-
-
-GPT2 = {
-    "vocab_size": 50,
-    "n_embd": 8,
-    "n_layer": 1,
-    "n_head": 2,
-    "num_labels": 3,
-    "pad_token_id": 0,
-}
-BART = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 50, "num_labels": 3}
-BART |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-BART |= {"encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
-T5 = {"d_model": 8, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 50}
-HEADS = [
-    ("BertForSequenceClassification", "BertConfig", tiny(), "classifier"),
-    ("BertForTokenClassification", "BertConfig", tiny(), "classifier"),
-    ("BertForQuestionAnswering", "BertConfig", tiny(num_labels=2), "qa_outputs"),
-    ("BertForMultipleChoice", "BertConfig", tiny(), "classifier"),
-    ("BertForMaskedLM", "BertConfig", tiny(), "cls.predictions.decoder"),
-    ("RobertaForSequenceClassification", "RobertaConfig", tiny(), "classifier.out_proj"),
-    (
-        "RobertaForSequenceClassification",
-        "RobertaConfig",
-        tiny(num_labels=8),
-        "classifier.out_proj",
-    ),
-    (
-        "DistilBertForSequenceClassification",
-        "DistilBertConfig",
-        {"vocab_size": 50, "dim": 8, "n_layers": 1, "n_heads": 2, "hidden_dim": 16},
-        "classifier",
-    ),
-    ("GPT2ForSequenceClassification", "GPT2Config", GPT2, "score"),
-    ("GPT2LMHeadModel", "GPT2Config", GPT2, "lm_head"),
-    ("BartForSequenceClassification", "BartConfig", BART, "classification_head.out_proj"),
-    ("T5ForConditionalGeneration", "T5Config", T5, "lm_head"),
-    ("T5ForSequenceClassification", "T5Config", T5, "classification_head.out_proj"),
-    ("ViTForImageClassification", "ViTConfig", tiny(image_size=8, patch_size=4), "classifier"),
-]
-
-
-@pytest.mark.parametrize(("kind", "config", "sizes", "name"), HEADS)
-def test_the_head_is_found(kind, config, sizes, name):
-    sizes = {k: v for k, v in sizes.items() if "ViT" not in config or k != "vocab_size"}
-    model = getattr(transformers, kind)(getattr(transformers, config)(**sizes))
-    assert list(AdaReg(model, find_head(model)).layers) == [name]
-
-
-def test_a_model_of_ones_own_has_a_last_layer():
-    assert find_head(Classifier()) == "last"
-
-
-def test_a_frozen_copy_of_the_head_is_not_it():
-    """As with adapters, which keep the original beside the copy that is trained."""
-    config = transformers.BertConfig(**tiny())
-    model = transformers.BertForSequenceClassification(config)
-    model.original = nn.Linear(8, 3).requires_grad_(False)
-    assert find_head(model) is model.classifier
-
-
-def texts(n=12):
-    ids = torch.randint(50, (n, 6))
-    return [{"input_ids": i, "labels": i[0] % 3} for i in ids]
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("precision", [{}, {"bf16": True}, {"fp16": True}])
-def test_bert_trains(precision, device, tmp_path):
-    if precision.get("fp16") and device == "cpu":
-        pytest.skip("the Trainer has fp16 on accelerators alone")
-    model = transformers.BertForSequenceClassification(transformers.BertConfig(**tiny()))
-    callback = AdaRegCallback(strength="auto", every_n_steps=2)
-    options = {"use_cpu": device == "cpu", "gradient_accumulation_steps": 2, **precision}
-    make_trainer(tmp_path, model, [callback], 2, Adam, texts(), **options).train()
-    reg = callback.regularizer
-    assert reg.strength == 1 / 24
-    assert list(reg.layers) == ["classifier"]
-    assert reg._steps == (4 if not precision.get("fp16") else reg._steps)
-    u, v = reg.priors["classifier"].row.eigenvalues().aminmax()
-    assert u < v
-
-
 class Stream(IterableDataset):
     def __iter__(self):
         yield from dataset()
@@ -311,8 +140,6 @@ def test_the_log_history_has_the_metrics(tmp_path):
 
 
 def test_reporters_get_the_metrics_if_it_is_first(tmp_path, monkeypatch):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "events"))
     options = {"logging_strategy": "epoch", "report_to": "tensorboard"}
     callback = AdaRegCallback(**STRONG)
@@ -379,18 +206,3 @@ def test_a_step_that_accelerates_scaler_skips_does_nothing(mode):
         optimizer.zero_grad()
         assert torch.equal(model[2].weight, before) == overflow
         assert reg._steps == (not overflow)
-
-
-def test_the_example_prints_its_tables(monkeypatch, capsys):
-    arguments = ["--labels", "2", "--epochs", "2", "--seeds", "2"]
-    monkeypatch.setattr(sys, "argv", ["transformers_few_labels.py", *arguments])
-    verbosity = transformers.logging.get_verbosity()
-    try:
-        runpy.run_path(str(ROOT / "examples/transformers_few_labels.py"), run_name="__main__")
-    finally:
-        transformers.logging.set_verbosity(verbosity)
-    out = capsys.readouterr().out
-    rows = [line for line in out.splitlines() if "±" in line]
-    assert len(rows) == 3
-    assert all(row.count("±") == 4 for row in rows)
-    assert "correlation of topics" in out
