@@ -27,6 +27,15 @@ def tf32():
     torch.set_float32_matmul_precision(before)
 
 
+@pytest.fixture
+def one_thread():
+    """Networks may be so small that a second thread only gets in the way."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(autouse=True)
 def _fixed_seed():
     torch.manual_seed(0)

@@ -26,6 +26,7 @@ class Attachment:
     def __init__(
         self, reg: AdaReg, optimizer: Optimizer, mode: str, update_every: int | None
     ) -> None:
+        optimizer = innermost(optimizer)
         self._reg = reg
         self._update_every = update_every
         self._groups = _groups(reg, optimizer)
@@ -110,6 +111,13 @@ class Attachment:
         skipped = getattr(optimizer, "found_inf", None)
         if skipped is None or self._update_every is None or not skipped.item():
             self._reg.count_step(self._update_every)
+
+
+def innermost(optimizer: Optimizer) -> Optimizer:
+    """The optimizer whose step has hooks: itself, or what Accelerate and the like wrap."""
+    while not hasattr(optimizer, "_optimizer_step_pre_hooks") and hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    return optimizer
 
 
 #: The attachments of each optimizer.

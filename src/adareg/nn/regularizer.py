@@ -141,7 +141,8 @@ class AdaReg:
         weight without a gradient is left alone. Do not add :meth:`penalty` to the loss as well.
 
         Args:
-            optimizer: holds every selected weight.
+            optimizer: holds every selected weight. One that Accelerate has wrapped may be
+                given, too.
             mode: ``"coupled"`` adds the penalty's gradient ``2λ·Ωr W Ωc`` to each weight's own,
                 which is the same as adding the penalty to the loss. ``"proximal"`` shrinks the
                 weights after the step, exactly and at any learning rate, as AdamW does for

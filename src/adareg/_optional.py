@@ -1,0 +1,45 @@
+"""Packages that an integration needs and the library itself does not."""
+
+from __future__ import annotations
+
+import re
+from importlib import metadata, util
+
+
+def require(package: str, minimum: str, *, extra: str, distribution: str | None = None) -> None:
+    """Say what to install, before the import of an optional package fails without a hint.
+
+    Args:
+        package: what is imported, for example ``"sklearn"``.
+        minimum: the oldest version that is known to work.
+        extra: the extra of this library that brings it.
+        distribution: what is installed, if its name is another, for example ``"scikit-learn"``.
+
+    Raises:
+        ImportError: the package is missing or too old; the text has the command that helps.
+
+    >>> require("torch", "2.6", extra="lightning")
+    """
+    name = distribution or package
+    try:
+        found = metadata.version(name) if util.find_spec(package) else None
+    except metadata.PackageNotFoundError:
+        found = None
+    if found is None:
+        raise ImportError(
+            f"adareg.{extra} needs {name} {minimum} or newer, which is not installed; "
+            f"run: pip install 'adareg[{extra}]'",
+            name=package,
+        )
+    if _release(found) < _release(minimum):
+        raise ImportError(
+            f"adareg.{extra} needs {name} {minimum} or newer, and {found} is installed; "
+            f"run: pip install --upgrade 'adareg[{extra}]'",
+            name=package,
+        )
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The numbers that a version begins with: (2, 6, 0) of "2.6.0rc1"."""
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, match.group().split("."))) if match else ()

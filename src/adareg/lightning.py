@@ -1,0 +1,177 @@
+"""AdaReg for Lightning: a callback, and the LightningModule stays as it is.
+
+from adareg.lightning import AdaRegCallback
+trainer = lightning.Trainer(callbacks=[AdaRegCallback(layers="model.head")])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch.optim import Optimizer
+
+from adareg._callback import Run, Settings
+from adareg._optional import require
+from adareg.core.spectrum import BOUNDS
+from adareg.nn.regularizer import AdaReg
+from adareg.nn.select import Selection
+
+require("lightning", "2.2", extra="lightning")
+from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
+
+
+class AdaRegCallback(Callback):
+    """Trains with a learned matrix-normal prior: ``loss + λ·Σ tr(Ωr W Ωc Wᵀ)``.
+
+    The training is that of :meth:`adareg.AdaReg.attach` in a plain loop, to the last bits. The
+    loss is meant to be a mean over samples. The penalty is added inside ``optimizer.step()``,
+    after accumulation, unscaling and clipping: ``gradient_clip_val`` clips the gradients of the
+    loss alone, and a step that mixed precision skips does nothing. The logged loss is your own,
+    without the penalty.
+
+    Automatic and manual optimization work, with one optimizer or several, and so does plain data
+    parallelism. Strategies that shard the selected weights are refused. The state is part of
+    Lightning's checkpoints, and training resumes from them exactly; as with a learning rate,
+    λ, bounds and rule are then those of the checkpoint.
+
+    Args:
+        layers: as for :class:`adareg.AdaReg`; names are those in the LightningModule, for
+            example ``"model.head"``.
+        strength: λ > 0, or ``"auto"`` for 1/(2n), n being ``n_samples`` or else the length of the
+            train dataloader's dataset.
+        bounds: smallest and largest eigenvalue (u, v) of every precision.
+        rule: ``"alternating"``, ``"joint"`` or ``"official"``.
+        mode: ``"coupled"`` or ``"proximal"``; see :meth:`adareg.AdaReg.attach`.
+        every_n_epochs: set the precisions anew after every so many epochs; 1 if nothing is said.
+        every_n_steps: the same by steps of the optimizer; not together with the former.
+        n_samples: size of the training set, for ``strength="auto"``.
+        optimizer: which of several optimizers, by index or by the name of its class; needed only
+            if more than one holds the selected weights.
+        log: log :meth:`adareg.AdaReg.metrics` at the end of every epoch, to any logger.
+        prefix: of the logged names; two callbacks in one trainer need two of them.
+
+    >>> AdaRegCallback(layers="model.head", strength="auto", mode="proximal").state_key
+    "AdaRegCallback{'prefix': 'adareg/'}"
+    """
+
+    def __init__(
+        self,
+        layers: Selection = "last",
+        strength: float | str = 1e-4,
+        bounds: tuple[float, float] = BOUNDS,
+        rule: str = "alternating",
+        *,
+        mode: str = "coupled",
+        every_n_epochs: int | None = None,
+        every_n_steps: int | None = None,
+        n_samples: int | None = None,
+        optimizer: int | str | None = None,
+        log: bool = True,
+        prefix: str = "adareg/",
+    ) -> None:
+        self.settings = Settings(
+            layers=layers,
+            strength=strength,
+            bounds=bounds,
+            rule=rule,
+            mode=mode,
+            every_n_epochs=every_n_epochs,
+            every_n_steps=every_n_steps,
+            n_samples=n_samples,
+        )
+        self.optimizer = optimizer
+        self._logs = log  # Lightning puts a method of its own at self.log
+        self.prefix = prefix
+        self._run: Run | None = None
+        self._loaded: Mapping[str, Any] | None = None
+
+    @property
+    def regularizer(self) -> AdaReg:
+        """The regularizer of the present training, or of the last one."""
+        if self._run is None:
+            raise RuntimeError("the regularizer is made when the training starts; call fit first")
+        return self._run.regularizer
+
+    @property
+    def state_key(self) -> str:
+        """The name of its state in a checkpoint."""
+        return self._generate_state_key(prefix=self.prefix)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Make the regularizer, or go on with it, and attach it to the optimizer."""
+        self._detach()
+        if self._run is None or not self._continues(trainer, pl_module):
+            dataset = getattr(trainer.train_dataloader, "dataset", None)
+            layers, epochs = self.settings.layers, trainer.current_epoch
+            self._run = Run(self.settings, pl_module, layers, dataset, epochs)
+        if self._loaded is not None:
+            self._run.load_state_dict(self._loaded)
+            self._loaded = None
+        self._run.after_epochs(trainer.current_epoch)  # saved between last step and epoch's end
+        self._run.attach(_choose(trainer.optimizers, self.optimizer, self._run.regularizer))
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Update, then log; before any checkpoint of this moment is written."""
+        run = self._run
+        assert run is not None, "on_train_start comes first"
+        run.after_epochs(trainer.current_epoch + 1)
+        if self._logs:
+            pl_module.log_dict(run.metrics(self.prefix), sync_dist=True)
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Leave the optimizer."""
+        self._detach()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Leave the optimizer."""
+        self._detach()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on exactly; tensors and plain values only."""
+        if self._loaded is not None:
+            return dict(self._loaded)
+        return {} if self._run is None else self._run.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned, now or as soon as the training starts."""
+        if self._run is not None and self._run.attached:
+            self._run.load_state_dict(state_dict)
+        else:
+            self._loaded = state_dict
+
+    def _continues(self, trainer: Trainer, pl_module: LightningModule) -> bool:
+        """Whether this is one more fit of the same model by the same trainer."""
+        return self.regularizer.model is pl_module and trainer.global_step > 0
+
+    def _detach(self) -> None:
+        if self._run is not None:
+            self._run.detach()
+
+
+def _choose(optimizers: Sequence[Optimizer], wanted: int | str | None, reg: AdaReg) -> Optimizer:
+    """The optimizer with this index or class name; without one, that which holds the weights."""
+    names = [type(optimizer).__name__ for optimizer in optimizers]
+    choices = ", ".join(f"{index} ({name})" for index, name in enumerate(names))
+    if wanted is None:
+        found = [o for o in optimizers if _holds(o, reg)] if len(optimizers) > 1 else optimizers
+        what = f"the weights of {', '.join(reg.layers)}"
+    else:
+        found = [o for i, o in enumerate(optimizers) if wanted in (i, names[i])]
+        what = f"optimizer={wanted!r}"
+    if len(found) == 1:
+        return found[0]
+    if wanted is None and not found:
+        raise ValueError(
+            f"no optimizer holds {what} all at once; there are {choices}. Use one callback, with "
+            f"its own layers and prefix, for each optimizer"
+        )
+    number = "none" if not found else "more than one"
+    raise ValueError(f"{what}: {number} of the optimizers {choices} fits; give optimizer=<index>")
+
+
+def _holds(optimizer: Optimizer, reg: AdaReg) -> bool:
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return all(id(p) in held for layer in reg.layers.values() for p in layer.parameters)
