@@ -17,7 +17,11 @@ except ImportError as error:  # pragma: no cover
 
 from adareg.bench import report
 from adareg.lab import data as datasets
+from adareg.lab import reproduce as lab
+from adareg.lab import terminal
 from adareg.lab.data import show
+from adareg.lab.experiments import SCALES, find
+from adareg.lab.records import Store
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 data_app = typer.Typer(no_args_is_help=True, help="The data sets of the experiments.")
@@ -29,11 +33,21 @@ def main() -> None:
     """AdaReg: a learned matrix-normal prior for PyTorch models."""
 
 
+Device = Annotated[str, typer.Option(help="cpu or cuda; by default the GPU if there is one")]
+
+
+def _device(name: str) -> torch.device:
+    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    if name not in ("cpu", "cuda"):
+        raise typer.BadParameter(f"{name!r}: expected cpu or cuda", param_hint="--device")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise typer.BadParameter("no GPU is available here; use cpu", param_hint="--device")
+    return torch.device(name)
+
+
 @app.command()
 def bench(
-    device: Annotated[
-        str, typer.Option(help="cpu or cuda; by default the GPU if there is one")
-    ] = "",
+    device: Device = "",
     seconds: Annotated[float, typer.Option(min=0.01, help="time for each comparison")] = 2.0,
     largest: Annotated[int | None, typer.Option(min=1, help="leave out larger weights")] = None,
     out: Annotated[
@@ -41,14 +55,9 @@ def bench(
     ] = None,
 ) -> None:
     """Time updates and training steps side by side with what they replace."""
-    name = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if name not in ("cpu", "cuda"):
-        raise typer.BadParameter(f"{name!r}: expected cpu or cuda", param_hint="--device")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise typer.BadParameter("no GPU is available here; use cpu", param_hint="--device")
-    console = Console()
+    chosen, console = _device(device), Console()
     with console.status("") as status:
-        record = report.run(torch.device(name), seconds, largest, status.update)
+        record = report.run(chosen, seconds, largest, status.update)
     report.show(record, console)
     if out is not None:
         for path in report.save(record, out):
@@ -68,6 +77,80 @@ DataDirectory = Annotated[
     typer.Option("--data", help="data directory; by default $ADAREG_DATA, or the user's cache"),
 ]
 Names = Annotated[list[str] | None, typer.Argument(metavar="NAME", callback=_known)]
+
+
+@app.command()
+def reproduce(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="experiments; none lists them")
+    ] = None,
+    scale: Annotated[str, typer.Option(help="smoke, small or paper")] = "small",
+    device: Device = "",
+    seeds: Annotated[int | None, typer.Option(min=1, help="networks of each method")] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="names separated by commas; by default the experiment's")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change every cell")
+    ] = None,
+    data: DataDirectory = None,
+    out: Annotated[Path, typer.Option(help="folder of the records")] = Path("runs"),
+) -> None:
+    """Run experiments of the paper again; what is recorded already is not."""
+    console = Console()
+    if not names:
+        terminal.experiments(console)
+        return
+    with _errors_in_one_line(), terminal.Terminal(console) as reporter:
+        try:
+            _reproduce(names, scale, _device(device), seeds, methods, settings, data, out, reporter)
+        except KeyboardInterrupt:
+            console.print(
+                f"stopped; {reporter.done} of {reporter.total} jobs are recorded below {out}, the "
+                f"same command goes on from there"
+            )
+            raise typer.Exit(130) from None
+    console.print(f"all recorded below {out}")
+
+
+def _reproduce(
+    names: list[str],
+    scale: str,
+    device: torch.device,
+    seeds: int | None,
+    methods: str | None,
+    settings: list[str] | None,
+    directory: Path | None,
+    out: Path,
+    reporter: terminal.Terminal,
+) -> None:
+    if scale not in SCALES:
+        raise ValueError(f"--scale {scale!r}: expected one of {', '.join(SCALES)}")
+    pairs = [setting.partition("=") for setting in settings or []]
+    for key, equals, _ in pairs:
+        if not equals:
+            raise ValueError(f"--set {key!r}: expected KEY=VALUE")
+    sources, store = lab.Sources(directory), Store(out)
+    jobs, finished = lab.plan(
+        [find(name) for name in names],
+        scale,
+        sources,
+        store,
+        seeds,
+        methods.split(",") if methods else None,
+        {key: value for key, _, value in pairs},
+    )
+    lab.run(jobs, finished, sources, store, device, reporter)
+
+
+@app.command()
+def runs(
+    out: Annotated[Path, typer.Argument(help="folder of the records")] = Path("runs"),
+) -> None:
+    """List what has been recorded."""
+    with _errors_in_one_line():
+        if not terminal.runs(Store(out), Console()):
+            raise typer.Exit(1)
 
 
 @data_app.command("list")
@@ -96,6 +179,6 @@ def data_check(names: Names = None, data: DataDirectory = None) -> None:
 def _errors_in_one_line() -> Iterator[None]:
     try:
         yield
-    except (OSError, ImportError) as error:
+    except (OSError, ImportError, ValueError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error

@@ -34,6 +34,9 @@ def check(config: Config, source: Dataset, replicas: Sequence[Replica]) -> None:
         raise ValueError(f"n={config.n}: {source.name} has {source.n_train} training samples")
     if config.augment and source.x_train.ndim != 4:
         raise ValueError(f"augment=True: {source.name} has no images to crop and flip")
+    for method in {METHODS[replica.method] for replica in replicas}:
+        if method.layers == "conv" and not ARCHITECTURES[config.data].channels:
+            raise ValueError(f"{method.label}: the network for {config.data} has no convolutions")
     normed = any(METHODS[replica.method].batch_norm for replica in replicas)
     if normed and 1 in (config.n % config.batch, config.n, config.batch):
         raise ValueError(

@@ -18,7 +18,7 @@ class Config:
 
     Args:
         data: name of the data set.
-        n: training samples, drawn by seed.
+        n: training samples, drawn by seed; 0 for all there are.
         batch: minibatch size; the last batch of an epoch may be smaller.
         blocks: outer loops of Alg. 1; after each one AdaReg updates its precisions.
         epochs: passes over the training samples in each block.
@@ -54,22 +54,36 @@ class Config:
     precision: str = "tf32"
 
     def __post_init__(self) -> None:
-        for name in ("n", "batch", "blocks", "epochs"):
-            self._check(name, isinstance(getattr(self, name), int) and getattr(self, name) > 0,
-                        "a positive integer")
-        for name in ("evaluate_every", "test"):
-            self._check(name, isinstance(getattr(self, name), int) and getattr(self, name) >= 0,
-                        "an integer >= 0")
+        for name in ("batch", "blocks", "epochs"):
+            self._check(
+                name,
+                isinstance(getattr(self, name), int) and getattr(self, name) > 0,
+                "a positive integer",
+            )
+        for name in ("n", "evaluate_every", "test"):
+            self._check(
+                name,
+                isinstance(getattr(self, name), int) and getattr(self, name) >= 0,
+                "an integer >= 0",
+            )
         for name in ("weight_decay", "decov"):
-            self._check(name, _is_number(getattr(self, name)) and getattr(self, name) >= 0,
-                        "a number >= 0")
+            self._check(
+                name, _is_number(getattr(self, name)) and getattr(self, name) >= 0, "a number >= 0"
+            )
         self._check("lr", _is_number(self.lr) and self.lr > 0, "a number > 0")
-        self._check("dropout", _is_number(self.dropout) and 0 <= self.dropout < 1,
-                    "a number in [0, 1)")
-        self._check("strength", self.strength == "auto" or (
-            _is_number(self.strength) and float(self.strength) > 0), "a number > 0 or 'auto'")
-        self._check("lower", _is_number(self.lower) and 0 < self.lower < self.upper,
-                    "a number between 0 and upper")
+        self._check(
+            "dropout", _is_number(self.dropout) and 0 <= self.dropout < 1, "a number in [0, 1)"
+        )
+        self._check(
+            "strength",
+            self.strength == "auto" or (_is_number(self.strength) and float(self.strength) > 0),
+            "a number > 0 or 'auto'",
+        )
+        self._check(
+            "lower",
+            _is_number(self.lower) and 0 < self.lower < self.upper,
+            "a number between 0 and upper",
+        )
         self._check("precision", self.precision in PRECISIONS, f"one of {', '.join(PRECISIONS)}")
 
     def _check(self, name: str, ok: bool, accepted: str) -> None:

@@ -138,9 +138,9 @@ class Trainer:
             rule, layer = key
             W = self.stack.matrix(layer)[self._members(_uses(key, self.stack))]
             W = torch.where(W.isfinite().all(-1).all(-1)[:, None, None], W, 0)
-            self.priors[key] = solve_all(
-                {layer: W}, {layer: prior}, rule, self.config.bounds
-            )[layer]
+            self.priors[key] = solve_all({layer: W}, {layer: prior}, rule, self.config.bounds)[
+                layer
+            ]
         self._graphs.clear()
         self._seen.clear()
 

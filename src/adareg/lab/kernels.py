@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
+import triton  # type: ignore[import-not-found,unused-ignore]
+import triton.language as tl  # type: ignore[import-not-found,unused-ignore]
 from torch import Tensor
 
 _BLOCK = 1024
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _forward(z, pooled, corner, total, C: tl.constexpr, ROW: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: N803, D103, E501
+def _forward(z, pooled, corner, total, C: tl.constexpr, ROW: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = i < total
     # An output row of ROW numbers is made of two input rows of 2·ROW.
@@ -32,7 +32,7 @@ def _forward(z, pooled, corner, total, C: tl.constexpr, ROW: tl.constexpr, BLOCK
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _backward(grad, corner, out, total, C: tl.constexpr, ROW: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: N803, D103, E501
+def _backward(grad, corner, out, total, C: tl.constexpr, ROW: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = i < total
     row, at = i // ROW, i % ROW
@@ -56,6 +56,7 @@ class MaxPool(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, z: Tensor) -> Tensor:
+        """The largest of each window."""
         *outer, H, W, C = z.shape
         pooled = z.new_empty(*outer, H // 2, W // 2, C)
         corner = torch.empty_like(pooled, dtype=torch.uint8)
@@ -65,6 +66,7 @@ class MaxPool(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
+        """Each gradient to the corner that was largest."""
         (corner,) = ctx.saved_tensors
         *outer, H, W, C = grad.shape
         full = grad.new_empty(*outer, 2 * H, 2 * W, C)

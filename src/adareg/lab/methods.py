@@ -40,9 +40,7 @@ METHODS: dict[str, Method] = {
     "adareg-fc": Method(label="AdaReg, fully connected", rule="alternating", layers="fc"),
     "adareg-conv": Method(label="AdaReg, convolutions", rule="alternating", layers="conv"),
     "adareg-all": Method(label="AdaReg, all layers", rule="alternating", layers="all"),
-    "adareg+batch-norm": Method(
-        label="AdaReg + batch norm", rule="alternating", batch_norm=True
-    ),
+    "adareg+batch-norm": Method(label="AdaReg + batch norm", rule="alternating", batch_norm=True),
     "adareg+dropout": Method(label="AdaReg + dropout", rule="alternating", dropout=True),
     "adareg+weight-decay": Method(
         label="AdaReg + weight decay (authors' code)", rule="official", weight_decay=True

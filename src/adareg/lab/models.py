@@ -86,7 +86,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 class Dropout(nn.Module):
-    """Dropout whose mask is a function of (seed, step, place), so that any trainer can repeat it."""
+    """Dropout with a mask that is a function of (seed, step, place): any trainer can repeat it."""
 
     def __init__(self, rate: float, seed: int, place: int) -> None:
         super().__init__()
@@ -160,8 +160,10 @@ class Network(nn.Module):
 def _norms(batch_norm: bool) -> tuple[Callable[[int], nn.Module], Callable[[int], nn.Module]]:
     if not batch_norm:
         return (lambda n: nn.Identity()), (lambda n: nn.Identity())
-    kwargs = {"eps": BN_EPS, "momentum": BN_MOMENTUM}
-    return (lambda n: nn.BatchNorm2d(n, **kwargs)), (lambda n: nn.BatchNorm1d(n, **kwargs))
+    return (
+        lambda n: nn.BatchNorm2d(n, eps=BN_EPS, momentum=BN_MOMENTUM),
+        lambda n: nn.BatchNorm1d(n, eps=BN_EPS, momentum=BN_MOMENTUM),
+    )
 
 
 @torch.no_grad()

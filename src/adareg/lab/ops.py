@@ -1,4 +1,4 @@
-"""Layers of many networks at once: the first axis is the replica, images are (…, height, width, channel).
+"""Layers of many networks at once: the first axis is the replica, an image's last its channel.
 
 On a GPU a convolution is one batched matrix product: a row of the output is a banded (Toeplitz)
 matrix times ``kernel`` rows of the input. That is two to five times the multiplications of the
@@ -81,8 +81,8 @@ def _one_by_one(x: Tensor, blocks: Sequence[Block], training: bool) -> Tensor:
         h = image.permute(0, 3, 1, 2)  # channels last in memory, as torch calls it
         for weight, bias, norm in zip(weights, biases, norms, strict=True):
             kernel = weight[r].contiguous(memory_format=torch.channels_last)
-            h = conv2d(h, kernel, bias[r])
-            h = h if norm[r] is None else _normed(h, norm[r], training)
+            h, normalise = conv2d(h, kernel, bias[r]), norm[r]
+            h = h if normalise is None else _normed(h, normalise, training)
             h = max_pool(h.permute(0, 2, 3, 1).unsqueeze(0)).squeeze(0).permute(0, 3, 1, 2).relu()
         outputs.append(h.flatten(1))
     return torch.stack(outputs)
@@ -101,7 +101,7 @@ def _normed(h: Tensor, norm: Norm, training: bool) -> Tensor:
 def max_pool(z: Tensor) -> Tensor:  # (R, B, H, W, C) -> (R, B, H/2, W/2, C)
     """2 x 2 max pooling."""
     pool = _gpu_pool() if z.is_cuda else None
-    return (pool or _MaxPool).apply(z)  # type: ignore[no-any-return,no-untyped-call]
+    return (pool or _MaxPool).apply(z)
 
 
 @cache

@@ -57,7 +57,9 @@ class Stack:
         """A layer's weights as matrices, (R, outputs, fan-in)."""
         return self.parameters[f"{layer}.weight"].flatten(2)
 
-    def forward(self, x: Tensor, training: bool = False, drop: Dropper | None = None) -> list[Tensor]:
+    def forward(
+        self, x: Tensor, training: bool = False, drop: Dropper | None = None
+    ) -> list[Tensor]:
         """The hidden fully connected layers' activations (R, B, h), and the output last.
 
         Args:
@@ -69,7 +71,9 @@ class Stack:
         outputs = []
         for i in range(len(self.architecture.hidden) + 1):
             h = h if drop is None else drop(h, i)
-            h = ops.linear(h, self.parameters[f"fc.{i}.weight"], self.parameters.get(f"fc.{i}.bias"))
+            h = ops.linear(
+                h, self.parameters[f"fc.{i}.weight"], self.parameters.get(f"fc.{i}.bias")
+            )
             if i < len(self.architecture.hidden):
                 norm = self._norm(f"fc_norm.{i}")
                 h = (h if norm is None else norm(h, training)).relu()

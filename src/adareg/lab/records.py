@@ -1,0 +1,153 @@
+"""Results on disk: JSON lines, one record for each network, one file for each stack of them.
+
+A file appears complete or not at all, is never changed again, and is found by what is in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adareg.lab.config import Config
+from adareg.lab.engine import Replica
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Record = dict[str, Any]
+
+FORMAT = 1
+
+
+class RecordError(ValueError):
+    """A file among the records is not one of ours."""
+
+
+class Store:
+    """The records below a folder: ``<experiment>/<cell>-<config>-<replicas>.jsonl``.
+
+    Args:
+        root: the folder; made at the first write.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def write(self, experiment: str, config: Config, records: Sequence[Record]) -> Path:
+        """Write the records of one stack, all or none of them."""
+        folder = self.root / experiment
+        folder.mkdir(parents=True, exist_ok=True)
+        who = json.dumps(sorted((record["method"], record["seed"]) for record in records))
+        key = hashlib.sha256(who.encode()).hexdigest()[:8]
+        path = folder / f"{config.slug}-{config.digest}-{key}.jsonl"
+        lines = [json.dumps(plain(record), allow_nan=False) + "\n" for record in records]
+        _write_atomically(path, "".join(lines))
+        return path
+
+    def done(self, experiment: str, config: Config) -> set[Replica]:
+        """The networks of a cell that have been trained."""
+        files = (self.root / experiment).glob(f"{config.slug}-{config.digest}-*.jsonl")
+        return {
+            Replica(record["method"], record["seed"]) for path in files for record in _read(path)
+        }
+
+    def elsewhere(self, experiment: str, config: Config) -> dict[Replica, Record]:
+        """Records of the same cell that another experiment has made."""
+        found = {}
+        for path in sorted(self.root.glob(f"*/{config.slug}-{config.digest}-*.jsonl")):
+            if path.parent.name != experiment:
+                for record in _read(path):
+                    found[Replica(record["method"], record["seed"])] = record
+        return found
+
+    def read(self, experiment: str = "*") -> Iterator[Record]:
+        """Every record, of one experiment or of all, in a fixed order."""
+        for path in sorted(self.root.glob(f"{experiment}/*.jsonl")):
+            yield from _read(path)
+
+    def frame(self, experiment: str = "*") -> pd.DataFrame:
+        """One row for each network: experiment, method, seed, config, metrics, last layer."""
+        import pandas as pd
+
+        return pd.DataFrame([_row(record) for record in self.read(experiment)])
+
+
+def _row(record: Record) -> Record:
+    last = list(record["spectra"])[-1]
+    scalars = {k: v for k, v in record["metrics"].items() if not isinstance(v, list)}
+    return {
+        "experiment": record["experiment"],
+        "scale": record["scale"],
+        "method": record["method"],
+        "seed": record["seed"],
+        **record["config"],
+        **scalars,
+        **record["spectra"][last],
+        "seconds": record["seconds"],
+    }
+
+
+def _read(path: Path) -> Iterable[Record]:
+    try:
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise RecordError(f"{path} cannot be read ({error}); move it away to go on") from error
+    for record in records:
+        if not isinstance(record, dict) or record.get("format") != FORMAT:
+            raise RecordError(f"{path} is not a file of records of format {FORMAT}; move it away")
+    return records
+
+
+def plain(value: Any) -> Any:
+    """The same with floats of seven digits in lists, and null for what is not finite."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_short(item) if isinstance(item, float) else plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _short(number: float) -> float | None:
+    return float(f"{number:.7g}") if math.isfinite(number) else None
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    """Through a neighbour that is renamed; one left behind is overwritten the next time."""
+    partial = path.with_suffix(".partial")
+    try:
+        with partial.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def record(
+    experiment: str,
+    scale: str,
+    config: Config,
+    replica: Replica,
+    parts: dict[str, Any],
+    circumstances: dict[str, Any],
+) -> Record:
+    """One network's record; ``parts`` are measured, ``circumstances`` say where and by what."""
+    return {
+        "format": FORMAT,
+        "experiment": experiment,
+        "scale": scale,
+        "cell": config.slug,
+        "method": replica.method,
+        "seed": replica.seed,
+        "config": asdict(config),
+        **parts,
+        **circumstances,
+    }

@@ -1,0 +1,206 @@
+"""Running experiments: what is missing is planned, trained, recorded; what is there stays."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+import adareg
+from adareg.lab import cell, data, records
+from adareg.lab.config import Config
+from adareg.lab.data import Dataset
+from adareg.lab.engine import Replica, stacks
+from adareg.lab.experiments import Experiment
+from adareg.lab.methods import find as find_method
+from adareg.lab.models import ARCHITECTURES
+from adareg.lab.records import Record, Store
+
+
+@dataclass(frozen=True)
+class Job:
+    """Networks of one cell that are trained together and recorded together."""
+
+    experiment: str
+    scale: str
+    config: Config
+    replicas: tuple[Replica, ...]
+
+    @property
+    def work(self) -> int:
+        """Multiply-adds of all forward passes, to weigh jobs against each other."""
+        samples = self.config.n * self.config.blocks * self.config.epochs * len(self.replicas)
+        return samples * ARCHITECTURES[self.config.data].multiply_adds
+
+    @property
+    def title(self) -> str:
+        """For a progress bar."""
+        return f"{self.experiment} {self.config.slug}"
+
+
+class Reporter(Protocol):
+    """Who is told what happens."""
+
+    def plan(self, jobs: Sequence[Job], finished: int) -> None:
+        """These are to do; so many networks were there before."""
+
+    def start(self, job: Job) -> None:
+        """A job begins."""
+
+    def advance(self, job: Job, samples: int) -> None:
+        """Its networks have seen so many more samples, in all."""
+
+    def finish(self, job: Job, path: Path) -> None:
+        """It is recorded."""
+
+
+class Sources:
+    """Data sets, loaded when first asked for."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = directory
+        self._loaded: dict[str, Dataset] = {}
+
+    def __getitem__(self, name: str) -> Dataset:
+        if name not in self._loaded:
+            self._loaded[name] = data.load(name, self._directory)
+        return self._loaded[name]
+
+
+def plan(
+    experiments: Iterable[Experiment],
+    scale: str,
+    sources: Sources,
+    store: Store,
+    seeds: int | None = None,
+    methods: Sequence[str] | None = None,
+    overrides: Mapping[str, str] | None = None,
+) -> tuple[list[Job], int]:
+    """What has to be trained, and how many networks need not be.
+
+    Records that another experiment has made of the very same cell are copied, not made again.
+    """
+    jobs: list[Job] = []
+    finished = 0
+    for experiment in experiments:
+        chosen = methods or experiment.methods
+        for name in chosen:
+            find_method(name)
+        count = seeds or experiment.seeds[scale]
+        wanted = [Replica(method, seed) for method in chosen for seed in range(count)]
+        for config in experiment.cells(scale):
+            config = _resolve(config.override(overrides or {}), sources)
+            cell.check(config, sources[config.data], wanted)
+            done = store.done(experiment.name, config)
+            done |= _adopt(experiment.name, config, wanted, done, store)
+            finished += len(done.intersection(wanted))
+            missing = [replica for replica in wanted if replica not in done]
+            groups = stacks(missing)
+            jobs += [Job(experiment.name, scale, config, tuple(group)) for group in groups]
+    return jobs, finished
+
+
+def _resolve(config: Config, sources: Sources) -> Config:
+    return config if config.n else replace(config, n=sources[config.data].n_train)
+
+
+def _adopt(
+    experiment: str,
+    config: Config,
+    wanted: Sequence[Replica],
+    done: set[Replica],
+    store: Store,
+) -> set[Replica]:
+    found = store.elsewhere(experiment, config)
+    usable = [replica for replica in wanted if replica in found and replica not in done]
+    if usable:
+        copies = [{**found[replica], "experiment": experiment} for replica in usable]
+        store.write(experiment, config, copies)
+    return set(usable)
+
+
+def run(
+    jobs: Sequence[Job],
+    finished: int,
+    sources: Sources,
+    store: Store,
+    device: torch.device,
+    reporter: Reporter,
+) -> None:
+    """Do all jobs, one after another; each is recorded when it ends."""
+    reporter.plan(jobs, finished)
+    for job in jobs:
+        reporter.start(job)
+        made = train(job, sources[job.config.data], device, reporter)
+        reporter.finish(job, store.write(job.experiment, job.config, made))
+
+
+def train(job: Job, source: Dataset, device: torch.device, reporter: Reporter) -> list[Record]:
+    """Train the networks of a job; their records."""
+    start = time.perf_counter()
+    outcomes = cell.run(
+        job.config, job.replicas, source, device, lambda samples: reporter.advance(job, samples)
+    )
+    circumstances = {
+        "names": list(source.names),
+        "data": source.provenance,
+        "seconds": (time.perf_counter() - start) / len(outcomes),
+        "stacked": len(outcomes),
+        "environment": environment(device),
+    }
+    return list(_records(job, outcomes, circumstances))
+
+
+def _records(
+    job: Job, outcomes: Iterable[cell.Outcome], circumstances: dict[str, Any]
+) -> Iterator[Record]:
+    for outcome in outcomes:
+        parts = {
+            "metrics": outcome.metrics,
+            "curves": outcome.curves,
+            "spectra": outcome.spectra,
+            "arrays": outcome.arrays,
+        }
+        yield records.record(
+            job.experiment, job.scale, job.config, outcome.replica, parts, circumstances
+        )
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Versions, commit, machine and time."""
+    on_gpu = device.type == "cuda"
+    return {
+        "adareg": adareg.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "commit": commit(),
+        "device": torch.cuda.get_device_name(device) if on_gpu else platform.machine(),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+@cache
+def commit() -> str | None:
+    """The commit of the source tree in use, with ``+`` if it was changed; None if it has none."""
+    if "ADAREG_COMMIT" in os.environ:
+        return os.environ["ADAREG_COMMIT"]
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        head = subprocess.run(
+            [*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        changed = subprocess.run(
+            [*git, "status", "--porcelain", "--", "."], capture_output=True, text=True, check=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return f"{head}+" if changed else head

@@ -1,0 +1,122 @@
+"""What a user sees of a run: live progress, and the list of what is there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from adareg.lab.experiments import EXPERIMENTS, SCALES
+from adareg.lab.models import ARCHITECTURES
+from adareg.lab.records import Store
+from adareg.lab.reproduce import Job
+
+
+class Terminal:
+    """Tells a terminal (or a log file) how a run goes; a ``reproduce.Reporter``."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TextColumn("left"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("", total=1, rate="")
+        self._started = 0.0
+        self._samples = self._count = 0
+        self.done = self.total = 0
+
+    def __enter__(self) -> Terminal:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def plan(self, jobs: Sequence[Job], finished: int) -> None:
+        """These are to do; so many networks were there before."""
+        networks = sum(len(job.replicas) for job in jobs)
+        self.total = len(jobs)
+        self.console.print(f"{networks} networks to train, {finished} recorded already")
+        self._bar.update(self._task, total=max(1, sum(job.work for job in jobs)))
+
+    def start(self, job: Job) -> None:
+        """A job begins."""
+        self._started, self._samples = time.perf_counter(), 0
+        self._bar.update(self._task, description=f"{job.title}, {len(job.replicas)} networks")
+
+    def advance(self, job: Job, samples: int) -> None:
+        """Its networks have seen so many more samples, in all."""
+        self._samples += samples
+        rate = self._samples / (time.perf_counter() - self._started)
+        work = samples * ARCHITECTURES[job.config.data].multiply_adds
+        self._bar.update(self._task, advance=work, rate=f"{_count(rate)} samples/s")
+
+    def finish(self, job: Job, path: Path) -> None:
+        """It is recorded."""
+        self.done += 1
+        seconds = time.perf_counter() - self._started
+        rate = _count(self._samples / seconds)
+        self.console.print(
+            f"{self.done}/{self.total} {job.title}: {len(job.replicas)} networks "
+            f"in {seconds:.1f} s, {rate} samples/s",
+            highlight=False,
+        )
+
+
+def _count(number: float) -> str:
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number:.0f}"
+
+
+def experiments(console: Console) -> None:
+    """What there is to reproduce."""
+    table = Table("experiment", "paper", "what", box=None, pad_edge=False)
+    for name, experiment in EXPERIMENTS.items():
+        table.add_row(name, experiment.figure, experiment.what)
+    console.print(table)
+    console.print(f"\nadareg reproduce NAME --scale {'|'.join(SCALES)}", highlight=False)
+
+
+def runs(store: Store, console: Console) -> bool:
+    """What has been recorded; False if that is nothing."""
+    frame = store.frame()
+    if frame.empty:
+        console.print(f"no records below {store.root}; make some with: adareg reproduce digits")
+        return False
+    table = Table(
+        "experiment", "scale", "n", "batch", "methods", "seeds", "networks", "minutes",
+        box=None, pad_edge=False,
+    )  # fmt: skip
+    for (experiment, scale, batch, n), cell in frame.groupby(["experiment", "scale", "batch", "n"]):
+        row = (
+            experiment,
+            scale,
+            f"{n:,}",
+            batch,
+            cell["method"].nunique(),
+            cell["seed"].nunique(),
+            len(cell),
+            f"{cell['seconds'].sum() / 60:.1f}",
+        )
+        table.add_row(*map(str, row))
+    console.print(table)
+    return True
