@@ -47,8 +47,8 @@ def config_for(name, **changes):
     return replace(base, precision="float64", **changes)
 
 
-def compare(source, config, replicas):
-    data = Data(source, config, torch.device("cpu"), torch.float64)
+def compare(source, config, replicas, device="cpu"):
+    data = Data(source, config, torch.device(device), torch.float64)
     for group in stacks(replicas):
         trainer = Trainer(group, ARCHITECTURES[config.data], config, data)
         for epoch in range(config.blocks * config.epochs):
@@ -59,18 +59,20 @@ def compare(source, config, replicas):
             network, reg = alone.train(replica, config, source.x_train.double(), source.y_train)
             exact = EXACT if reg is None else AMPLIFIED
             for name, parameter in network.named_parameters():
-                torch.testing.assert_close(trainer.stack.parameters[name][i], parameter, **exact)
+                mine = trainer.stack.parameters[name][i].cpu()
+                torch.testing.assert_close(mine, parameter, **exact)
             for name, buffer in network.named_buffers():
                 if "running" in name:
-                    torch.testing.assert_close(trainer.stack.buffers[name][i], buffer, **exact)
-            priors = trainer.prior(i)
+                    mine = trainer.stack.buffers[name][i].cpu()
+                    torch.testing.assert_close(mine, buffer, **exact)
+            priors = {name: prior.to("cpu") for name, prior in trainer.prior(i).items()}
             assert priors.keys() == (reg.priors.keys() if reg else set())
             for name, prior in priors.items():
                 its = reg.priors[name]
                 torch.testing.assert_close(prior.row.dense(), its.row.dense(), rtol=1e-6, atol=1e-6)
                 torch.testing.assert_close(prior.col.dense(), its.col.dense(), rtol=1e-6, atol=1e-6)
             outputs = torch.cat([output for _, output in trainer.predict(data.x_test)], 1)
-            torch.testing.assert_close(outputs[i], network(source.x_test.double()), **exact)
+            torch.testing.assert_close(outputs[i].cpu(), network(source.x_test.double()), **exact)
 
 
 @pytest.mark.parametrize("name", ["mnist", "digits"])
@@ -86,6 +88,15 @@ def test_other_networks_too(name):
     methods = ("none", "weight-decay", "dropout", "batch-norm", "decov", "adareg")
     config = config_for(name, augment=name == "cifar10", epochs=1)
     compare(fake(name), config, [Replica(m, 1) for m in methods])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+def test_a_gpus_stack_is_the_network_alone_on_a_cpu(name):
+    """Twenty steps of each size, so that most are replayed from a recording."""
+    config = config_for(name, augment=name == "cifar10", epochs=20, blocks=2)
+    methods = ("none", "dropout", "batch-norm", "decov", "adareg", "adareg-all")
+    compare(fake(name), config, [Replica(m, 1) for m in methods], "cuda")
 
 
 def test_a_gpus_convolution_and_pooling_are_torchs():

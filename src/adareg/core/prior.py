@@ -161,15 +161,19 @@ class MatrixNormal:
         """
         if not isinstance(step, Tensor) and not step >= 0:
             raise ValueError(f"step={step!r}: expected a number >= 0")
+        return self.shrink(weight, step).to(weight.dtype)
+
+    def shrink(self, weight: Tensor, step: float | Tensor) -> Tensor:  # (…, p, d) -> (…, p, d)
+        """:meth:`proximal` in the dtype of the factors, for a ``step`` that is valid."""
         W, factors = self._cast(weight), self.shrink_factors(step)
         if len(factors) == 1:
-            return _written_out(W, *factors).to(weight.dtype)
+            return _written_out(W, *factors)
         outside, change, Q = factors
         B = self._long.basis
         with _exact(W):
             X = wide(W)
             inside = matmul(Q, change * matmul(Q.mT, matmul(X, B)))
-            return _as(W, add_matmul(matmul(outside, X), inside, B.mT)).to(weight.dtype)
+            return _as(W, add_matmul(matmul(outside, X), inside, B.mT))
 
     def objective(self, weight: Tensor) -> Tensor:  # (…, p, d) -> (…)
         """``tr(Ωr W Ωc Wᵀ) − d·logdet Ωr − p·logdet Ωc``, which the rules minimise (equ:opt)."""

@@ -177,7 +177,7 @@ def _shrink(group: Group, step: float | Tensor, skipped: Tensor | None) -> None:
     used = [i for i, weight in enumerate(weights) if weight.grad is not None]
     if not used:
         return
-    shrunk = group.unstack(group.prior.proximal(group.matrix, step))
+    shrunk = group.unstack(group.prior.shrink(group.matrix, step))
     if skipped is not None:
         shrunk = [torch.where(skipped > 0, w, x) for w, x in zip(weights, shrunk, strict=True)]
     torch._foreach_copy_([weights[i] for i in used], [shrunk[i] for i in used])
