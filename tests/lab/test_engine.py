@@ -56,7 +56,8 @@ def compare(source, config, replicas, device="cpu"):
             if (epoch + 1) % config.epochs == 0:
                 trainer.update()
         for i, replica in enumerate(group):
-            network, reg = alone.train(replica, config, source.x_train.double(), source.y_train)
+            y = source.y_train.double() if config.data == "sarcos" else source.y_train
+            network, reg = alone.train(replica, config, source.x_train.double(), y)
             exact = EXACT if reg is None else AMPLIFIED
             if device != "cpu":  # sums in another order, and Adam divides by what is almost zero
                 exact = {"rtol": 1e-6, "atol": 1000 * exact["atol"]}

@@ -30,17 +30,45 @@ class Norm(NamedTuple):
 
     def __call__(self, x: Tensor, training: bool) -> Tensor:  # (R, …, C) -> (R, …, C)
         """Normalise over all axes between; while training, running statistics change in place."""
-        shape = (len(x), *[1] * (x.ndim - 2), x.shape[-1])
-        if training:
-            spread, centre = torch.var_mean(x, tuple(range(1, x.ndim - 1)), correction=0)
-            count = x.numel() // centre.numel()
-            with torch.no_grad():
-                self.mean.lerp_(centre, BN_MOMENTUM)
-                self.variance.lerp_(spread * (count / (count - 1)), BN_MOMENTUM)
-        else:
-            centre, spread = self.mean, self.variance
-        scale = self.gain * (spread + BN_EPS).rsqrt()
-        return x * scale.view(shape) + (self.shift - centre * scale).view(shape)
+        if not training:
+            shape = (len(x), *[1] * (x.ndim - 2), x.shape[-1])
+            scale = self.gain * (self.variance + BN_EPS).rsqrt()
+            return torch.addcmul((self.shift - self.mean * scale).view(shape), x, scale.view(shape))
+        y, centre, spread = _Normalise.apply(x, self.gain, self.shift)  # type: ignore[no-untyped-call]
+        count = x.numel() // centre.numel()
+        with torch.no_grad():
+            self.mean.lerp_(centre.view_as(self.mean), BN_MOMENTUM)
+            unbiased = spread.view_as(self.mean) * (count / (count - 1))
+            self.variance.lerp_(unbiased, BN_MOMENTUM)
+        return y
+
+
+class _Normalise(torch.autograd.Function):
+    """Batch normalisation of (R, …, C) with its own statistics, which it returns too.
+
+    Autograd's version of the same formula reads and writes the activations three times as often.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gain: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        dims, shape = tuple(range(1, x.ndim - 1)), (len(x), *[1] * (x.ndim - 2), x.shape[-1])
+        spread, centre = torch.var_mean(x, dims, correction=0, keepdim=True)
+        inverse, centred = (spread + BN_EPS).rsqrt(), x - centre
+        ctx.save_for_backward(centred, inverse, gain)
+        ctx.mark_non_differentiable(centre, spread)
+        return torch.addcmul(shift.view(shape), centred, gain.view(shape) * inverse), centre, spread
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        centred, inverse, gain = ctx.saved_tensors
+        dims, count = tuple(range(1, grad.ndim - 1)), grad.numel() // gain.numel()
+        along = (grad * centred).sum(dims, keepdim=True)
+        total = grad.sum(dims, keepdim=True)
+        scale = gain.view(inverse.shape) * inverse
+        slope = -scale * inverse.square() * along / count
+        inner = torch.addcmul(-scale * total / count, centred, slope)
+        gains = (along * inverse).view(gain.shape)
+        return torch.addcmul(inner, grad, scale), gains, total.view(gain.shape)
 
 
 class Block(NamedTuple):
