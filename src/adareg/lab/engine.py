@@ -100,10 +100,12 @@ class Trainer:
             device,
             dtype,
         )
-        seeds = sorted({replica.seed for replica in replicas})
-        self.subsets = {s: random.subset(len(data.x), config.n, s) for s in seeds}
-        self.subset = torch.stack([self.subsets[r.seed] for r in replicas]).to(device)
+        self._subsets = {
+            s: random.subset(len(data.x), config.n, s) for s in sorted({r.seed for r in replicas})
+        }
         self.seeds = torch.tensor([replica.seed for replica in replicas], device=device)
+        self._which = torch.tensor([list(self._subsets).index(r.seed) for r in replicas]).to(device)
+        self.subset = self._share(self._subsets)
         self.step = torch.zeros((), dtype=torch.int64, device=device)
         self.optimizer = torch.optim.Adam(
             self.stack.parameters.values(),
@@ -119,10 +121,9 @@ class Trainer:
     def epoch(self, epoch: int) -> Tensor:
         """One pass over the training samples; each replica's mean training loss, (R,)."""
         n, batch = self.config.n, self.config.batch
-        orders = {s: random.order(n, s, epoch) for s in self.subsets}
-        order = torch.stack([self.subsets[r.seed][orders[r.seed]] for r in self.replicas])
+        ordered = {s: own[random.order(n, s, epoch)] for s, own in self._subsets.items()}
         self.train_loss.zero_()
-        for samples in order.to(self.data.x.device).split(batch, dim=1):
+        for samples in self._share(ordered).split(batch, dim=1):
             self._run(samples.contiguous())
         self.progress(n * len(self.replicas))
         return self.train_loss / n
@@ -164,6 +165,10 @@ class Trainer:
                 at = members.index(replica)
                 found[key[1]] = prior.apply(lambda factor, at=at: factor[at])  # type: ignore[misc]
         return found
+
+    def _share(self, per_seed: dict[int, Tensor]) -> Tensor:
+        """What each seed has, given to all of its replicas, on the device."""
+        return torch.stack(list(per_seed.values())).to(self.data.x.device)[self._which]
 
     def _identity_priors(self) -> dict[tuple[str, str], MatrixNormal]:
         """Ω = I for every pair of a rule and a layer that some replica regularizes."""

@@ -146,6 +146,9 @@ def run(
 
 def train(job: Job, source: Dataset, device: torch.device, reporter: Reporter) -> list[Record]:
     """Train the networks of a job; their records."""
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats(device)
     start = time.perf_counter()
     outcomes = cell.run(
         job.config, job.replicas, source, device, lambda samples: reporter.advance(job, samples)
@@ -155,6 +158,7 @@ def train(job: Job, source: Dataset, device: torch.device, reporter: Reporter) -
         "data": source.provenance,
         "seconds": (time.perf_counter() - start) / len(outcomes),
         "stacked": len(outcomes),
+        "peak_bytes": torch.cuda.max_memory_allocated(device) if on_gpu else None,
         "environment": environment(device),
     }
     return list(_records(job, outcomes, circumstances))
