@@ -36,10 +36,15 @@ class Job:
     replicas: tuple[Replica, ...]
 
     @property
+    def samples(self) -> int:
+        """How many samples each of its networks sees."""
+        return self.config.n * self.config.blocks * self.config.epochs
+
+    @property
     def work(self) -> int:
         """Multiply-adds of all forward passes, to weigh jobs against each other."""
-        samples = self.config.n * self.config.blocks * self.config.epochs * len(self.replicas)
-        return samples * ARCHITECTURES[self.config.data].multiply_adds
+        per_sample = ARCHITECTURES[self.config.data].multiply_adds
+        return self.samples * len(self.replicas) * per_sample
 
     @property
     def title(self) -> str:
@@ -85,10 +90,7 @@ def plan(
     methods: Sequence[str] | None = None,
     overrides: Mapping[str, str] | None = None,
 ) -> tuple[list[Job], int]:
-    """What has to be trained, and how many networks need not be.
-
-    Records that another experiment has made of the very same cell are copied, not made again.
-    """
+    """What is missing, and how many networks are there."""
     jobs: list[Job] = []
     finished = 0
     for experiment in experiments:
@@ -101,7 +103,6 @@ def plan(
             config = _resolve(config.override(overrides or {}), sources)
             cell.check(config, sources[config.data], wanted)
             done = store.done(experiment.name, config)
-            done |= _adopt(experiment.name, config, wanted, done, store)
             finished += len(done.intersection(wanted))
             missing = [replica for replica in wanted if replica not in done]
             groups = stacks(missing)
@@ -113,21 +114,6 @@ def _resolve(config: Config, sources: Sources) -> Config:
     return config if config.n else replace(config, n=sources[config.data].n_train)
 
 
-def _adopt(
-    experiment: str,
-    config: Config,
-    wanted: Sequence[Replica],
-    done: set[Replica],
-    store: Store,
-) -> set[Replica]:
-    found = store.elsewhere(experiment, config)
-    usable = [replica for replica in wanted if replica in found and replica not in done]
-    if usable:
-        copies = [{**found[replica], "experiment": experiment} for replica in usable]
-        store.write(experiment, config, copies)
-    return set(usable)
-
-
 def run(
     jobs: Sequence[Job],
     finished: int,
@@ -136,12 +122,26 @@ def run(
     device: torch.device,
     reporter: Reporter,
 ) -> None:
-    """Do all jobs, one after another; each is recorded when it ends."""
+    """Do all jobs, one after another; each is recorded when it ends.
+
+    Records that another experiment has made of the very same cell are copied, not made again.
+    """
     reporter.plan(jobs, finished)
     for job in jobs:
         reporter.start(job)
-        made = train(job, sources[job.config.data], device, reporter)
+        made = _copies(job, store)
+        reporter.advance(job, len(made) * job.samples)
+        there = {(record["method"], record["seed"]) for record in made}
+        left = tuple(r for r in job.replicas if (r.method, r.seed) not in there)
+        if left:
+            rest = replace(job, replicas=left)
+            made += train(rest, sources[job.config.data], device, reporter)
         reporter.finish(job, store.write(job.experiment, job.config, made))
+
+
+def _copies(job: Job, store: Store) -> list[Record]:
+    found = store.elsewhere(job.experiment, job.config)
+    return [{**found[r], "experiment": job.experiment} for r in job.replicas if r in found]
 
 
 def train(job: Job, source: Dataset, device: torch.device, reporter: Reporter) -> list[Record]:
