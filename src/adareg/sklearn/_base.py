@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator  # type: ignore[import-untyped]
 from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped]
 from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state  # type: ignore[import-untyped]
 from sklearn.utils.validation import (  # type: ignore[import-untyped]
     check_is_fitted,
     validate_data,
@@ -25,7 +25,7 @@ from adareg.nn.regularizer import AdaReg
 from adareg.sklearn import _solvers as solvers
 from adareg.sklearn._data import Array, Samples, check_sample_weight, chunks
 from adareg.sklearn._network import NUMPY, OUTPUTS, Objective, build, layer_units, linears
-from adareg.sklearn._parameters import STOCHASTIC, Parameters, check_parameters
+from adareg.sklearn._parameters import Parameters, check_parameters
 from adareg.sklearn._plot import draw_correlation
 from adareg.sklearn._progress import progress_bar
 
@@ -53,7 +53,7 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
 
     @property
     def coefs_(self) -> list[Array]:
-        """The weights of each layer, (fan_in, fan_out) as in scikit-learn; torch has them turned."""
+        """The weights of each layer, (fan_in, fan_out) as scikit-learn has them."""
         return [layer.weight.detach().cpu().numpy().T for layer in linears(self._fitted())]
 
     @property
@@ -132,7 +132,7 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
 
     def _hidden_sizes(self) -> list[int]:
         sizes = self.hidden_layer_sizes
-        return list(map(int, sizes if np.iterable(sizes) else [sizes]))  # type: ignore[arg-type]
+        return list(map(int, sizes if np.iterable(sizes) else [sizes]))
 
     def _initialize(self, units: list[int], random: np.random.RandomState, dtype: Any) -> None:
         torch_dtype = torch.float32 if dtype == np.float32 else torch.float64
@@ -141,7 +141,7 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
         self.n_iter_, self.t_ = 0, 0
         self.n_outputs_, self.n_layers_ = units[-1], len(units)
         self.out_activation_ = self._out_activation()
-        if self.solver in STOCHASTIC:
+        if self.solver in solvers.STOCHASTIC:
             early = self.early_stopping
             self.loss_curve_: list[float] = []
             self._no_improvement_count = 0
@@ -160,15 +160,13 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
         training, validation = self._split(X, Y, weight, random)
         samples = Samples.of(*training, self._device)
         self._prepare_prior(len(samples), incremental)
+        objective = self._objective()
         if not incremental or not hasattr(self, "_optimizer"):
-            self._optimizer = solvers.make_optimizer(self.model_, self)
+            self._optimizer = solvers.STOCHASTIC[self.solver](self, objective.gradient)
         epochs = 1 if incremental else self.max_iter
         try:
-            with (
-                solvers.attach(self.regularizer_, self._optimizer),
-                progress_bar(bool(self.verbose), epochs) as progress,
-            ):
-                converged = self._run(samples, validation, random, epochs, progress)
+            with progress_bar(bool(self.verbose), epochs) as progress:
+                converged = self._run(objective, samples, validation, random, epochs, progress)
             if not (converged or incremental):
                 _warn_not_converged("Stochastic Optimizer", self.max_iter)
         except KeyboardInterrupt:
@@ -179,6 +177,7 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
 
     def _run(
         self,
+        objective: Objective,
         samples: Samples,
         validation: Any,
         random: np.random.RandomState,
@@ -186,18 +185,18 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
         progress: Any,
     ) -> bool:
         """Train for some epochs; whether it stopped because nothing improved any more."""
-        objective = self._objective()
         order = np.arange(len(samples))
         size = self._batch_size(len(samples))
         self.n_iter_ = 0
         while self.n_iter_ < epochs:
             if self.shuffle:
                 order = order[_permutation(len(order), random)]
-            loss = solvers.run_epoch(objective, self._optimizer, samples, order, size)
+            reg = self.regularizer_
+            loss = solvers.run_epoch(objective, self._optimizer, reg, samples, order, size)
             self._end_epoch(loss, len(samples), validation)
             progress(loss)
             if self._no_improvement_count > self.n_iter_no_change:
-                if not solvers.can_slow_down(self._optimizer, self):
+                if not self._optimizer.slow_down():
                     return True
                 self._no_improvement_count = 0
         return False
@@ -214,7 +213,7 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
             self._judge_loss()
         else:
             self._judge_validation(*validation)
-        solvers.scale_with_time(self._optimizer, self, self.t_)
+        self._optimizer.end_epoch(self.t_)
 
     def _judge_loss(self) -> None:
         assert self.best_loss_ is not None
@@ -249,7 +248,7 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
         self._prepare_prior(len(samples), incremental=False)
         with progress_bar(bool(self.verbose), self.max_iter) as progress:
             self.n_iter_, self.loss_, converged = solvers.minimize(
-                self.model_, self._objective(), self.regularizer_, samples, self, progress
+                self._objective(), self.regularizer_, samples, self, progress
             )
         self.model_.zero_grad()
         if not converged:
@@ -273,7 +272,7 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
 
     def _split(
         self, X: Any, Y: Array, weight: Array | None, random: np.random.RandomState
-    ) -> tuple[Any, Any]:
+    ) -> tuple[tuple[Any, Any, Any], Any]:
         """What is trained on, and with early stopping what the score is computed on."""
         if not self.early_stopping:
             return (X, Y, weight), None
@@ -284,15 +283,13 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
             test_size=self.validation_fraction,
             stratify=self._stratify_by(Y),
         )
-        training, held_out = parts[::2], parts[1::2]
-        if held_out[0].shape[0] < 2:
+        X, X_held, Y, Y_held, weight, weight_held = [*parts, None, None][:6]
+        if X_held.shape[0] < 2:
             raise ValueError(
                 "The validation set is too small. Increase 'validation_fraction' or the size of "
                 "your dataset."
             )
-        none = [None] if weight is None else []
-        X_held, Y_held, weight_held = (*held_out, *none)
-        return (*training, *none), (X_held, self._decode(Y_held), weight_held)
+        return (X, Y, weight), (X_held, self._decode(Y_held), weight_held)
 
     def _batch_size(self, n_samples: int) -> int:
         if self.batch_size == "auto":
@@ -334,10 +331,10 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
         return self.model_
 
     def _check_solver(self) -> bool:
-        if self.solver not in STOCHASTIC:
+        if self.solver not in solvers.STOCHASTIC:
             raise AttributeError(
                 f"partial_fit is only available for stochastic optimizers; solver="
-                f"{self.solver!r} is not one of {', '.join(map(repr, STOCHASTIC))}"
+                f"{self.solver!r} is not one of {', '.join(map(repr, solvers.STOCHASTIC))}"
             )
         return True
 
@@ -349,7 +346,7 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
 
 def _random_source(seed: Any) -> np.random.RandomState:
     """A source of our own for None, so that nobody else's is moved on."""
-    return check_random_state(np.random.RandomState() if seed is None else seed)  # noqa: NPY002
+    return check_random_state(np.random.RandomState() if seed is None else seed)
 
 
 def _permutation(n: int, random: np.random.RandomState) -> NDArray[np.intp]:

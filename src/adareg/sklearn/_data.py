@@ -46,7 +46,7 @@ class Samples:
     device: torch.device
 
     @classmethod
-    def of(cls, X: Any, Y: Array, weight: Array | None, device: torch.device) -> Samples:
+    def of(cls, X: Any, Y: Any, weight: Any, device: torch.device) -> Samples:
         """Take what scikit-learn's validation returns."""
         weight = None if weight is None else weight.astype(X.dtype, copy=False)
         X = X.tocsr() if scipy.sparse.issparse(X) else X

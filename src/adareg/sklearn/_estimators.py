@@ -10,13 +10,13 @@ import torch
 from sklearn.base import ClassifierMixin, RegressorMixin  # type: ignore[import-untyped]
 from sklearn.metrics import accuracy_score, r2_score  # type: ignore[import-untyped]
 from sklearn.preprocessing import LabelBinarizer  # type: ignore[import-untyped]
-from sklearn.utils import column_or_1d
+from sklearn.utils import column_or_1d  # type: ignore[import-untyped]
 from sklearn.utils.metaestimators import available_if  # type: ignore[import-untyped]
 from sklearn.utils.multiclass import (  # type: ignore[import-untyped]
     type_of_target,
     unique_labels,
 )
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import validate_data  # type: ignore[import-untyped]
 from torch.nn.functional import log_softmax, logsigmoid
 
 from adareg.sklearn._base import BaseAdaReg

@@ -9,7 +9,7 @@ takes sparse inputs as they are, and on tensors everywhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ class Functions(NamedTuple):
     exp: Callable[[Values], Values]
     log: Callable[[Values], Values]
     tanh: Callable[[Values], Values]
-    relu: Callable[[Values], Values]
+    relu_: Callable[[Values], Values]
     sigmoid: Callable[[Values], Values]
     softplus: Callable[[Values], Values]
     xlogy: Callable[[Values, Values], Values]
@@ -39,7 +39,7 @@ NUMPY = Functions(
     exp=np.exp,
     log=np.log,
     tanh=np.tanh,
-    relu=lambda z: np.maximum(z, 0),
+    relu_=lambda z: np.maximum(z, 0, out=z),
     sigmoid=scipy.special.expit,
     softplus=lambda z: np.logaddexp(0, z),
     xlogy=scipy.special.xlogy,
@@ -50,7 +50,7 @@ TORCH = Functions(
     exp=torch.exp,
     log=torch.log,
     tanh=torch.tanh,
-    relu=torch.relu,
+    relu_=torch.relu_,
     sigmoid=torch.sigmoid,
     softplus=nn.functional.softplus,
     xlogy=torch.special.xlogy,
@@ -59,20 +59,21 @@ TORCH = Functions(
 
 
 class Activation(NamedTuple):
-    """A hidden layer's function, and the gradient behind it from its value and that before."""
+    """A hidden layer's function and, from its values, its derivative.
+
+    The function may write into what it is given: fresh memory costs as much as the sums do.
+    """
 
     module: type[nn.Module]
     value: Callable[[Functions, Values], Values]
-    slope: Callable[[Values, Values], Values]  # value, gradient -> gradient
+    slope: Callable[[Values], Values]
 
 
 ACTIVATIONS: dict[str, Activation] = {
-    "identity": Activation(nn.Identity, lambda f, z: z, lambda h, delta: delta),
-    "logistic": Activation(
-        nn.Sigmoid, lambda f, z: f.sigmoid(z), lambda h, delta: delta * (h * (1 - h))
-    ),
-    "tanh": Activation(nn.Tanh, lambda f, z: f.tanh(z), lambda h, delta: delta * (1 - h * h)),
-    "relu": Activation(nn.ReLU, lambda f, z: f.relu(z), lambda h, delta: delta * (h > 0)),
+    "identity": Activation(nn.Identity, lambda f, z: z, lambda h: 1),
+    "logistic": Activation(nn.Sigmoid, lambda f, z: f.sigmoid(z), lambda h: h * (1 - h)),
+    "tanh": Activation(nn.Tanh, lambda f, z: f.tanh(z), lambda h: 1 - h * h),
+    "relu": Activation(nn.ReLU, lambda f, z: f.relu_(z), lambda h: h > 0),
 }
 
 
@@ -143,31 +144,36 @@ class Objective:
     n is the number of samples in a batch, or their total weight.
 
     Args:
-        model: made by :func:`build`; its parameters get gradients of their own.
+        model: made by :func:`build`. The gradients of its parameters become parts of one vector.
         activation: of its hidden layers.
         output: a key of ``OUTPUTS``.
         alpha: strength of the weight decay.
+
+    Attributes:
+        gradient: the vector that :meth:`gradients` writes.
     """
 
     def __init__(self, model: nn.Sequential, activation: str, output: str, alpha: float) -> None:
-        for parameter in model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        on_cpu = next(model.parameters()).device.type == "cpu"
+        parameters = list(model.parameters())
+        sizes = [parameter.numel() for parameter in parameters]
+        gradient = parameters[0].new_zeros(sum(sizes))
+        for parameter, part in zip(parameters, gradient.split(sizes), strict=True):
+            parameter.grad = part.view_as(parameter)
+        on_cpu = gradient.device.type == "cpu"
+        view = Tensor.numpy if on_cpu else Tensor.detach
+        self.gradient = view(gradient)
         self._f = NUMPY if on_cpu else TORCH
-        self._view = Tensor.numpy if on_cpu else Tensor.detach
-        self._layers = [self._views(layer) for layer in linears(model)]
+        self._parameters = [view(parameter.detach()) for parameter in parameters]
+        grads = [view(p.grad) for p in parameters if p.grad is not None]
+        weights, biases = self._parameters[::2], self._parameters[1::2]
+        self._layers = list(zip(weights, biases, grads[::2], grads[1::2], strict=True))
+        self._ends = np.cumsum(sizes).tolist()
         self._activation = ACTIVATIONS[activation]
         self._output = OUTPUTS[output]
         self._alpha = alpha
 
-    def _views(self, layer: nn.Linear) -> tuple[Values, Values, Values, Values]:
-        """Weight and bias, and where their gradients go."""
-        tensors = layer.weight, layer.bias, layer.weight.grad, layer.bias.grad
-        W, b, dW, db = (self._view(t.detach()) for t in tensors if t is not None)
-        return W, b, dW, db
-
     def gradients(self, x: Values, y: Values, weight: Values | None) -> Values:
-        """Set every parameter's gradient on a batch; return the value."""
+        """Compute the gradient on a batch; return the value."""
         values = self._forward(x)
         prediction, loss = self._output(self._f, values.pop(), y)
         delta = prediction - y
@@ -177,13 +183,23 @@ class Objective:
         self._backward(values, delta / total, self._alpha / total)
         return (loss.sum() + self._alpha / 2 * self._squares()) / total
 
+    def parts(self, vector: Values) -> Iterator[tuple[Values, Values]]:
+        """Each parameter, to be written to, and its part of a vector like ``gradient``."""
+        start = 0
+        for parameter, end in zip(self._parameters, self._ends, strict=True):
+            yield parameter, vector[start:end].reshape(parameter.shape)
+            start = end
+
     def _forward(self, x: Values) -> list[Values]:
         """The inputs of every layer, and the outputs of the last."""
         values = [x]
-        for W, b, _, _ in self._layers[:-1]:
-            values.append(self._activation.value(self._f, values[-1] @ W.T + b))
-        W, b, _, _ = self._layers[-1]
-        return [*values, values[-1] @ W.T + b]
+        for i, (W, b, _, _) in enumerate(self._layers):
+            if i > 0:
+                values[-1] = self._activation.value(self._f, values[-1])
+            z = values[-1] @ W.T
+            z += b
+            values.append(z)
+        return values
 
     def _backward(self, inputs: list[Values], delta: Values, decay: float) -> None:
         for i in reversed(range(len(inputs))):
@@ -192,7 +208,8 @@ class Objective:
             dW += decay * W
             db[:] = delta.sum(0)
             if i > 0:
-                delta = self._activation.slope(inputs[i], delta @ W)
+                delta = delta @ W
+                delta *= self._activation.slope(inputs[i])
 
     def _squares(self) -> Values:
         flat = [W.reshape(-1) for W, _, _, _ in self._layers]

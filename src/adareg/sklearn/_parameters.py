@@ -14,8 +14,6 @@ import torch
 from adareg.core.spectrum import BOUNDS
 from adareg.nn.select import Selection
 
-STOCHASTIC = ("adam", "sgd")
-
 Check = tuple[Callable[[Any], bool], str]
 
 
@@ -116,7 +114,7 @@ ACCEPTED: dict[str, Check] = {
     "max_iter": _positive(Integral),
     "shuffle": _BOOLEAN,
     "tol": _at_least_zero(),
-    "verbose": _or(_BOOLEAN, lambda x: isinstance(x, Integral) and x >= 0, "an integer >= 0"),
+    "verbose": _or(_BOOLEAN, lambda x: isinstance(x, int) and x >= 0, "an integer >= 0"),
     "warm_start": _BOOLEAN,
     "momentum": _or(_at_least_zero(1), lambda x: x == 1, "1"),
     "nesterovs_momentum": _BOOLEAN,
