@@ -20,6 +20,11 @@ Array = NDArray[Any]
 CHUNK = 4096
 
 
+def in_numpy(device: torch.device) -> bool:
+    """Whether training happens in NumPy: on a CPU, where it is faster than in torch."""
+    return device.type == "cpu"
+
+
 def as_tensor(array: Array, device: torch.device) -> Tensor:
     """The same memory where torch can have it: contiguous, and writeable lest it warn."""
     return torch.from_numpy(np.require(array, requirements=["C", "W"])).to(device)
@@ -50,7 +55,7 @@ class Samples:
         """Take what scikit-learn's validation returns."""
         weight = None if weight is None else weight.astype(X.dtype, copy=False)
         X = X.tocsr() if scipy.sparse.issparse(X) else X
-        if device.type != "cpu":
+        if not in_numpy(device):
             X = X if scipy.sparse.issparse(X) else as_tensor(X, device)
             weight = None if weight is None else as_tensor(weight, device)
             Y = as_tensor(Y, device)
@@ -64,14 +69,14 @@ class Samples:
 
         A batch whose weights add up to zero says nothing and is left out.
         """
-        on_cpu = self.device.type == "cpu"
-        index: Any = order if on_cpu else torch.from_numpy(order).to(self.device)
+        numpy = in_numpy(self.device)
+        index: Any = order if numpy else torch.from_numpy(order).to(self.device)
         for start in range(0, len(order), size):
             part = index[start : start + size]
             weight = None if self.weight is None else self.weight[part]
             if weight is not None and not weight.sum():
                 continue
-            if on_cpu or isinstance(self.X, Tensor):
+            if numpy or isinstance(self.X, Tensor):
                 x = self.X[part]
             else:
                 x = as_tensor(self.X[order[start : start + size]].toarray(), self.device)

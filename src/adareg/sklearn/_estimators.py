@@ -45,7 +45,8 @@ class AdaRegClassifier(ClassifierMixin, BaseAdaReg):  # type: ignore[misc]
         activation: of the hidden layers: ``"relu"``, ``"tanh"``, ``"logistic"`` or
             ``"identity"``.
         solver: ``"adam"``, ``"sgd"`` (the prior then acts by proximal steps, which are stable
-            at any learning rate) or ``"lbfgs"`` (restarted after each update of the prior).
+            at any learning rate) or ``"lbfgs"`` (restarted after each update of the prior, so
+            that it needs a larger ``max_iter``).
         alpha: strength of plain weight decay, on all layers, beside the learned prior.
         batch_size: ``"auto"`` is ``min(200, n_samples)``; without effect for ``"lbfgs"``.
         learning_rate: for ``"sgd"``: ``"constant"``, ``"invscaling"`` or ``"adaptive"``.
@@ -87,10 +88,9 @@ class AdaRegClassifier(ClassifierMixin, BaseAdaReg):  # type: ignore[misc]
         row_correlation_: how the classes' weights correlate; a data frame, if pandas is there.
         stable_rank_: of the last layer's weight.
         output_names_: the names of the last layer's rows.
-        loss_, loss_curve_, best_loss_: mean loss with alpha's term, as in scikit-learn and so
-            comparable between strengths.
-        objective_curve_: the same with the prior's term; an update never raises it, and it
-            decides when to stop. It may be negative. Without a prior it is ``loss_curve_``.
+        loss_, loss_curve_, best_loss_: mean loss with alpha's term, as in scikit-learn. The
+            prior's term, whose scale changes with every update, is left out, so that losses are
+            comparable and ``tol`` means what it does there.
         validation_scores_, best_validation_score_: with early stopping, else None.
         n_iter_, t_: epochs run, and training samples seen.
         n_features_in_, feature_names_in_, n_layers_, n_outputs_, out_activation_: as in
@@ -101,7 +101,7 @@ class AdaRegClassifier(ClassifierMixin, BaseAdaReg):  # type: ignore[misc]
     >>> from sklearn.preprocessing import StandardScaler
     >>> from adareg.sklearn import AdaRegClassifier
     >>> X, y = load_iris(return_X_y=True, as_frame=True)
-    >>> classifier = AdaRegClassifier(solver="lbfgs", strength="auto", random_state=0)
+    >>> classifier = AdaRegClassifier(strength="auto", learning_rate_init=0.02, random_state=0)
     >>> model = make_pipeline(StandardScaler(), classifier).fit(X, y)
     >>> bool(model.score(X, y) > 0.9)
     True
@@ -243,7 +243,7 @@ class AdaRegRegressor(RegressorMixin, BaseAdaReg, Loss):  # type: ignore[misc]
     >>> from sklearn.preprocessing import scale
     >>> from adareg.sklearn import AdaRegRegressor
     >>> X, Y = load_linnerud(return_X_y=True, as_frame=True)
-    >>> regressor = AdaRegRegressor(solver="lbfgs", max_iter=1000, random_state=0)
+    >>> regressor = AdaRegRegressor(learning_rate_init=0.02, max_iter=1000, random_state=0)
     >>> _ = regressor.fit(scale(X), (Y - Y.mean()) / Y.std())
     >>> list(regressor.row_correlation_.columns)
     ['Weight', 'Waist', 'Pulse']

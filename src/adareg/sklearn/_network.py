@@ -18,6 +18,8 @@ import scipy.special  # type: ignore[import-untyped]
 import torch
 from torch import Tensor, nn
 
+from adareg.sklearn import _data
+
 #: A NumPy array or a tensor; for inputs, a sparse matrix too.
 Values = Any
 
@@ -159,10 +161,10 @@ class Objective:
         gradient = parameters[0].new_zeros(sum(sizes))
         for parameter, part in zip(parameters, gradient.split(sizes), strict=True):
             parameter.grad = part.view_as(parameter)
-        on_cpu = gradient.device.type == "cpu"
-        view = Tensor.numpy if on_cpu else Tensor.detach
+        numpy = _data.in_numpy(gradient.device)
+        view = Tensor.numpy if numpy else Tensor.detach
         self.gradient = view(gradient)
-        self._f = NUMPY if on_cpu else TORCH
+        self._f = NUMPY if numpy else TORCH
         self._parameters = [view(parameter.detach()) for parameter in parameters]
         grads = [view(p.grad) for p in parameters if p.grad is not None]
         weights, biases = self._parameters[::2], self._parameters[1::2]

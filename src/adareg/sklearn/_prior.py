@@ -14,6 +14,7 @@ from torch import Tensor
 
 from adareg.core.prior import MatrixNormal
 from adareg.nn.regularizer import AdaReg
+from adareg.sklearn import _data
 from adareg.sklearn._data import Array
 
 Change = Callable[[], None]
@@ -35,7 +36,7 @@ def _adder(reg: AdaReg, name: str) -> Change:
     grad = W.grad
     assert grad is not None
     W = W.detach()
-    if W.device.type != "cpu":
+    if not _data.in_numpy(W.device):
         return partial(_add_on_device, grad, prior, W, factor)
     factors = [tensor.numpy() for tensor in prior.product_factors()]
     weight, gradient = W.numpy(), grad.numpy()
@@ -48,7 +49,7 @@ def _adder(reg: AdaReg, name: str) -> Change:
 
 def _shrinker(reg: AdaReg, name: str, step: float) -> Change:
     prior, W = reg.priors[name], reg.layers[name].weight.detach()
-    if W.device.type != "cpu":
+    if not _data.in_numpy(W.device):
         return partial(_shrink_on_device, W, prior, step)
     weight, B = W.numpy(), _basis(prior)
     factors = [tensor.numpy() for tensor in prior.shrink_factors(step)]

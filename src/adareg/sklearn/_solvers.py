@@ -130,8 +130,8 @@ def minimize(
 ) -> tuple[int, float, bool]:
     """L-BFGS in rounds of ``update_every`` iterations, with an update of the prior between.
 
-    Without a prior it is one round. Rounds end when one finds the gradient below ``tol``
-    everywhere at its start: then neither weights nor prior want to move.
+    Without a prior it is one round. With one, rounds end when one that ran to its own end has
+    lowered the value by less than ``tol``: then neither weights nor prior want to move.
 
     Returns:
         Iterations, the last value without the prior, and whether it converged.
@@ -140,6 +140,7 @@ def minimize(
     start, iterations, calls = function.start(), 0, 0
     length = settings.max_iter if reg is None else settings.update_every
     while True:
+        before, _ = function(start)
         done = scipy.optimize.minimize(
             function,
             start,
@@ -154,7 +155,7 @@ def minimize(
         )
         start, iterations, calls = done.x, iterations + done.nit, calls + done.nfev
         function(start)  # the last call was not always at the solution
-        finished = done.status == 0 and (reg is None or done.nit == 0)
+        finished = done.status == 0 and (reg is None or before - done.fun < settings.tol)
         if finished or iterations >= settings.max_iter or calls >= settings.max_fun:
             return iterations, function.loss, finished
         if reg is not None:
@@ -188,4 +189,4 @@ class _Function:
 
 def _to_numpy(values: Values) -> NDArray[np.float64]:
     """A float64 copy."""
-    return np.array(values.cpu() if torch.is_tensor(values) else values, dtype=np.float64)
+    return np.array(values.cpu().numpy() if torch.is_tensor(values) else values, dtype=np.float64)
