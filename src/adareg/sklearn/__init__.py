@@ -1,0 +1,13 @@
+"""scikit-learn estimators whose last layer has a learned matrix-normal prior.
+
+:class:`AdaRegClassifier` and :class:`AdaRegRegressor` take the place of scikit-learn's
+``MLPClassifier`` and ``MLPRegressor``. Needs ``pip install 'adareg[sklearn]'``.
+"""
+
+from adareg.sklearn._requirements import require_scikit_learn
+
+require_scikit_learn()
+
+from adareg.sklearn._estimators import AdaRegClassifier, AdaRegRegressor  # noqa: E402
+
+__all__ = ["AdaRegClassifier", "AdaRegRegressor"]

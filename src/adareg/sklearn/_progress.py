@@ -1,0 +1,27 @@
+"""A progress bar for ``verbose``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from adareg.sklearn._requirements import require
+
+
+@contextmanager
+def progress_bar(shown: bool, total: int) -> Iterator[Callable[[float], None]]:
+    """A function to call with the loss after each of at most ``total`` iterations."""
+    if not shown:
+        yield lambda loss: None
+        return
+    rich = require("rich.progress", "verbose output")
+    columns = (
+        rich.TextColumn("iteration"),
+        rich.MofNCompleteColumn(),
+        rich.BarColumn(),
+        rich.TextColumn("loss {task.fields[loss]:.8f}"),
+        rich.TimeElapsedColumn(),
+    )
+    with rich.Progress(*columns) as bar:
+        task = bar.add_task("", total=total, loss=float("nan"))
+        yield lambda loss: bar.update(task, advance=1, loss=loss)
