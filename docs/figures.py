@@ -67,7 +67,7 @@ def inv_threshold(figure: Figure) -> None:
 
 def heat(axes: Axes, matrix: Tensor, title: str, ticks: list[str] | None = None) -> None:
     """A correlation matrix, from -1 (orange) to 1 (purple)."""
-    axes.imshow(matrix, cmap="PuOr", vmin=-1, vmax=1)
+    axes.imshow(matrix.numpy(), cmap="PuOr", vmin=-1, vmax=1)
     axes.set_title(title)
     labels = [] if ticks is None else ticks
     axes.set_xticks(range(len(labels)), labels, fontsize=7)

@@ -1,11 +1,10 @@
 """Train only a head on few labelled digits, over frozen features, and compare choices of λ.
 
-Run it with ``python examples/few_labels.py``; under a minute, or seconds with ``--labels 2 --seeds 2
---steps 100``. It needs scikit-learn (for its bundled 8 x 8 images) and rich; nothing is downloaded. A
-small autoencoder sees all training images without labels; its encoder is then frozen, as a
-pretrained network would be, and a linear head is trained on a few labels of each class. Seed by
-seed, every method sees the same labels and initial head; numbers are means over seeds ± standard
-errors.
+Run it with ``python examples/few_labels.py``; under a minute, or seconds with ``--labels 2 --steps
+100``. It needs scikit-learn (for its bundled 8 x 8 images) and rich; nothing is downloaded. A small
+autoencoder sees all training images without labels; its encoder is then frozen, as a pretrained
+network would be, and a linear head is trained on a few labels of each class. Seed by seed, every
+method sees the same labels and initial head; numbers are means over seeds ± standard errors.
 
 What it shows: at 2 and 5 labels the learned prior changes the accuracy within its error, and weight
 decay gains a point or so. At 20 labels the learned prior costs about a point. Each of them lowers
@@ -40,8 +39,7 @@ def pretrain(images: Tensor, steps: int) -> nn.Module:
     """The frozen encoder of an autoencoder; it never sees a label."""
     torch.manual_seed(0)
     encoder = nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 50), nn.ReLU())
-    decoder = nn.Linear(50, 64)
-    model = nn.Sequential(encoder, decoder)
+    model = nn.Sequential(encoder, nn.Linear(50, 64))
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     for _ in range(steps):
         batch = images[torch.randint(len(images), (64,))]
@@ -53,8 +51,7 @@ def pretrain(images: Tensor, steps: int) -> nn.Module:
 
 def draw(labels: Tensor, per_class: int, seed: int) -> Tensor:
     """Indices of so many images of each class."""
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(labels), generator=generator)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     return torch.cat([order[labels[order] == c][:per_class] for c in range(10)])
 
 

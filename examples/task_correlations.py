@@ -2,11 +2,10 @@
 
 Run it with ``python examples/task_correlations.py``; half a minute, or a second with ``--steps 100
 --seeds 1``. It needs matplotlib and rich; nothing is downloaded: a planar arm of five links hangs
-in gravity, and its joint torques, measured with noise, follow from the angles of its joints. Each
-joint carries all links after it, so neighbouring torques are related, and the network is not told.
-Seed by seed, every method sees the same poses, initial weights and batches; each number is a mean
-over seeds ± its standard error. The picture shows the correlations of the true torques, and of the
-rows of the last layer; the table's last column is the mean distance between the two.
+in gravity. Each joint carries all links after it, so neighbouring torques are related, and the
+network is not told; torques are measured with noise. Seed by seed, every method sees the same
+poses, initial weights and batches; numbers are means over seeds ± standard errors. The picture has
+the correlations of the true torques, and of the last layer's rows; "distance" is between the two.
 
 What it shows: the stronger the learned prior, the lower the stable rank, and the closer the last
 layer's correlations come to those of the torques. The explained variance does not gain by it: plain
@@ -55,8 +54,7 @@ def train(n: int, steps: int, seed: int, method: str) -> tuple[float, Tensor]:
     y = y + NOISE * torch.randn(y.shape, generator=torch.Generator().manual_seed(seed))
     x_test, y_test = poses(2000, seed=10_000)
     torch.manual_seed(seed)
-    sizes = (JOINTS, 50), (50, 50)
-    model = nn.Sequential(*(part for size in sizes for part in (nn.Linear(*size), nn.Tanh())))
+    model = nn.Sequential(nn.Linear(JOINTS, 50), nn.Tanh(), nn.Linear(50, 50), nn.Tanh())
     model.append(nn.Linear(50, JOINTS))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3, weight_decay=decay)
     if strength is not None:
@@ -83,7 +81,7 @@ def picture(pictures: dict[str, Tensor], path: str) -> None:
     figure = Figure(figsize=(3 * len(pictures), 3.2), layout="constrained")
     every, joints = figure.subplots(1, len(pictures)), range(JOINTS)
     for axes, (title, matrix) in zip(every, pictures.items(), strict=True):
-        image = axes.imshow(matrix, cmap="PuOr", vmin=-1, vmax=1)
+        image = axes.imshow(matrix.numpy(), cmap="PuOr", vmin=-1, vmax=1)
         axes.set(title=title, xticks=joints, yticks=joints)
     figure.colorbar(image, ax=axes)
     figure.savefig(path, dpi=120)
@@ -101,7 +99,7 @@ def main() -> None:
 
     title = f"Torques from {arguments.poses} poses, {arguments.seeds} seeds"
     table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("method", "explained variance", "stable rank", "from torques'"):
+    for column in ("method", "explained variance", "stable rank", "distance"):
         table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
     truth = torch.corrcoef(poses(2000, seed=10_000)[1].T)
     pictures = {"the torques": truth}
