@@ -403,6 +403,25 @@ def test_warm_start_goes_on_with_weights_and_prior(iris):
         warm.set_params(hidden_layer_sizes=7).fit(X, np.minimum(y, 1))
 
 
+def test_parameters_may_change_between_warm_starts(iris):
+    X, y = iris
+    warm = AdaRegClassifier(solver="lbfgs", warm_start=True, **TINY).fit(X, y)
+    assert not hasattr(warm, "loss_curve_")
+    for change in (
+        {"solver": "adam"},
+        {"early_stopping": True},
+        {"early_stopping": False, "activation": "tanh"},  # the network keeps the one it has
+        {"solver": "sgd", "layers": "all"},
+        {"strength": None},
+    ):
+        warm.set_params(**change).fit(X, y)
+    assert len(warm.loss_curve_) > 12
+    assert isinstance(warm.model_[1], nn.ReLU)
+    assert warm.score(X, y) > 0.5
+    warm.set_params(warm_start=False, solver="lbfgs").fit(X, y)
+    assert not hasattr(warm, "loss_curve_")
+
+
 def test_early_stopping_returns_to_the_best_epochs_weights_and_prior(iris):
     X, y = iris
     settings = {"early_stopping": True, "update_every": 1, "learning_rate_init": 0.1}

@@ -35,8 +35,26 @@ _DIVERGED = (
 )
 
 
+#: What the stochastic solvers keep between calls, and its first values.
+_RECORDS: dict[str, Any] = {
+    "loss_curve_": None,
+    "best_loss_": None,
+    "validation_scores_": None,
+    "best_validation_score_": None,
+    "_no_improvement_count": 0,
+    "_best": None,
+}
+
+
 class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
     """A multilayer perceptron with a learned prior; see the two classes derived from it."""
+
+    loss_curve_: list[float]
+    best_loss_: float | None
+    validation_scores_: list[float] | None
+    best_validation_score_: float | None
+    _no_improvement_count: int
+    _best: tuple[dict[str, Any], dict[str, Any] | None] | None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on all of the data.
@@ -136,18 +154,25 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
 
     def _initialize(self, units: list[int], random: np.random.RandomState, dtype: Any) -> None:
         torch_dtype = torch.float32 if dtype == np.float32 else torch.float64
-        self.model_ = build(units, self.activation, random, torch_dtype).to(self._device)
+        device = torch.device("cpu" if self.device is None else self.device)
+        self.model_ = build(units, self.activation, random, torch_dtype).to(device)
+        self._activation = self.activation
         self.regularizer_: AdaReg | None = None
         self.n_iter_, self.t_ = 0, 0
         self.n_outputs_, self.n_layers_ = units[-1], len(units)
         self.out_activation_ = self._out_activation()
-        if self.solver in solvers.STOCHASTIC:
-            early = self.early_stopping
-            self.loss_curve_: list[float] = []
-            self._no_improvement_count = 0
-            self.best_loss_ = None if early else math.inf
-            self.validation_scores_: list[float] | None = [] if early else None
-            self.best_validation_score_ = -math.inf if early else None
+        for name in _RECORDS:
+            self.__dict__.pop(name, None)
+
+    def _begin_records(self) -> None:
+        """Make what is not there: from the start, or because parameters were changed since."""
+        for name, value in _RECORDS.items():
+            self.__dict__.setdefault(name, value)
+        self.loss_curve_ = self.loss_curve_ or []
+        if self.early_stopping and self.validation_scores_ is None:
+            self.validation_scores_, self.best_validation_score_ = [], -math.inf
+        if not self.early_stopping and self.best_loss_ is None:
+            self.best_loss_ = math.inf
 
     def _fit_stochastic(
         self,
@@ -157,6 +182,7 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
         random: np.random.RandomState,
         incremental: bool,
     ) -> None:
+        self._begin_records()
         training, validation = self._split(X, Y, weight, random)
         samples = Samples.of(*training, self._device)
         self._prepare_prior(len(samples), incremental)
@@ -237,7 +263,7 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
         self._no_improvement_count = self._no_improvement_count + 1 if stagnates else 0
 
     def _restore_best(self) -> None:
-        if hasattr(self, "_best"):
+        if self._best is not None:
             weights, prior = self._best
             self.model_.load_state_dict(weights)
             if self.regularizer_ is not None and prior is not None:
@@ -300,7 +326,7 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
         return min(int(self.batch_size), n_samples)
 
     def _objective(self) -> Objective:
-        return Objective(self.model_, self.activation, self.out_activation_, self.alpha)
+        return Objective(self.model_, self._activation, self.out_activation_, self.alpha)
 
     @torch.no_grad()
     def _outputs(self, X: Any) -> Array:
@@ -324,7 +350,7 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
 
     @property
     def _device(self) -> torch.device:
-        return torch.device("cpu" if self.device is None else self.device)
+        return next(self.model_.parameters()).device
 
     def _fitted(self) -> nn.Sequential:
         check_is_fitted(self)
