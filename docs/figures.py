@@ -107,7 +107,7 @@ def drift(figure: Figure) -> None:
         left.axhline(_scale(side, 10), color=colour, linestyle=":", linewidth=1.2)
     left.set(xlabel="sweep", ylabel="geometric mean of eigenvalues", ylim=(5e-4, 5e4))
     left.set_title("alternating drifts to joint (dotted)")
-    left.legend(loc="upper center", ncols=3, columnspacing=1, handlelength=1.5)
+    left.legend(loc="upper right", ncols=3, columnspacing=1, handlelength=1.5, fontsize=8)
     right.plot(x, excess, "o-", color=BLUE, markersize=4)
     right.set(xlabel="sweep", ylabel="objective above its minimum")
     right.set_title("what the drift still gains")

@@ -1,6 +1,6 @@
 """Learn the torques of a robot arm from few poses, and look at how the tasks relate.
 
-Run it with ``python examples/task_correlations.py``; half a minute, or a second with ``--steps 100
+Run it with ``python examples/task_correlations.py``; about a minute, or a second with ``--steps 100
 --seeds 1``. It needs matplotlib and rich; nothing is downloaded: a planar arm of five links hangs
 in gravity. Each joint carries all links after it, so neighbouring torques are related, and the
 network is not told; torques are measured with noise. Seed by seed, every method sees the same
@@ -8,8 +8,8 @@ poses, initial weights and batches; numbers are means over seeds ± standard err
 the correlations of the true torques, and of the last layer's rows; "distance" is between the two.
 
 What it shows: the stronger the learned prior, the lower the stable rank, and the closer the last
-layer's correlations come to those of the torques. The explained variance does not gain by it: plain
-weight decay gains some, and λ = 1/(2n) loses some.
+layer's correlations come to those of the torques. It explains more variance than no regularizer,
+and less than plain weight decay on all layers; both together are between the two.
 """
 
 import argparse
@@ -32,26 +32,26 @@ METHODS: dict[str, tuple[float, float | str | None]] = {  # weight decay on all 
     "weight decay 1e-3": (1e-3, None),
     "AdaReg 1e-4": (0.0, 1e-4),
     "AdaReg auto": (0.0, "auto"),
+    "both": (1e-3, "auto"),
 }
 
 
 def poses(n: int, seed: int) -> tuple[Tensor, Tensor]:
     """Joint angles (n, 5), and the torques (n, 5) that hold unit links of unit mass still."""
-    generator = torch.Generator().manual_seed(seed)
-    angles = torch.rand(n, JOINTS, generator=generator) * 3 - 1.5
+    angles = torch.rand(n, JOINTS, generator=torch.Generator().manual_seed(seed)) * 3 - 1.5
     reach = angles.cumsum(1).cos()  # horizontal extent of each link
-    ends = reach.cumsum(1)
-    middles, starts = ends - reach / 2, ends - reach
-    lever = middles[:, None, :] - starts[:, :, None]  # of link k at joint i
+    starts = reach.cumsum(1) - reach
+    lever = (starts + reach / 2)[:, None, :] - starts[:, :, None]  # of link k at joint i
     torques = (lever * torch.ones(JOINTS, JOINTS).triu()).sum(2)
-    return angles, (torques - torch.tensor([4.7, 2.1, 0.9, 0.3, 0.1])) / 2
+    mean, deviation = torch.tensor([[5.6, 2.7, 1.1, 0.4, 0.1], [4.5, 4.0, 2.6, 1.3, 0.35]])
+    return angles, (torques - mean) / deviation
 
 
 def train(n: int, steps: int, seed: int, method: str) -> tuple[float, Tensor]:
     """Explained variance on other poses, and the last layer's weight (5 tasks x 50)."""
     decay, strength = METHODS[method]
     x, y = poses(n, seed)
-    y = y + NOISE * torch.randn(y.shape, generator=torch.Generator().manual_seed(seed))
+    y = y + NOISE * torch.randn(y.shape, generator=torch.Generator().manual_seed(seed + 1000))
     x_test, y_test = poses(2000, seed=10_000)
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(JOINTS, 50), nn.Tanh(), nn.Linear(50, 50), nn.Tanh())
@@ -65,8 +65,7 @@ def train(n: int, steps: int, seed: int, method: str) -> tuple[float, Tensor]:
         optimizer.zero_grad()
         mse_loss(model(x[batch]), y[batch]).backward()
         optimizer.step()
-    with torch.no_grad():
-        unexplained = mse_loss(model(x_test), y_test) / y_test.var(0).mean()
+    unexplained = mse_loss(model(x_test).detach(), y_test) / y_test.var(0).mean()
     return 1 - unexplained.item(), model[-1].weight.detach()
 
 
@@ -78,11 +77,11 @@ def summary(values: list[float], digits: int) -> str:
 
 def picture(pictures: dict[str, Tensor], path: str) -> None:
     """Heat maps side by side, from -1 (orange) to 1 (purple)."""
-    figure = Figure(figsize=(3 * len(pictures), 3.2), layout="constrained")
-    every, joints = figure.subplots(1, len(pictures)), range(JOINTS)
+    figure = Figure(figsize=(2.4 * len(pictures), 2.6), layout="constrained")
+    every = figure.subplots(1, len(pictures))
     for axes, (title, matrix) in zip(every, pictures.items(), strict=True):
         image = axes.imshow(matrix.numpy(), cmap="PuOr", vmin=-1, vmax=1)
-        axes.set(title=title, xticks=joints, yticks=joints)
+        axes.set_title(title)
     figure.colorbar(image, ax=axes)
     figure.savefig(path, dpi=120)
 
@@ -92,7 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--poses", type=int, default=100)
     parser.add_argument("--steps", type=int, default=1500)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--out", default="task_correlations.png")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # the networks are so small that a second thread only gets in the way
@@ -101,8 +100,7 @@ def main() -> None:
     table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("method", "explained variance", "stable rank", "distance"):
         table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
-    truth = torch.corrcoef(poses(2000, seed=10_000)[1].T)
-    pictures = {"the torques": truth}
+    pictures = {"the torques": (truth := torch.corrcoef(poses(2000, seed=10_000)[1].T))}
     for method in track(METHODS, "training"):
         runs = [train(arguments.poses, arguments.steps, s, method) for s in range(arguments.seeds)]
         learned = [adareg.correlation(weight) for _, weight in runs]
@@ -114,7 +112,6 @@ def main() -> None:
         )
         pictures[method] = torch.stack(learned).mean(0)
     Console().print(table)
-    del pictures["weight decay 1e-3"]
     picture(pictures, arguments.out)
     print(f"wrote {arguments.out}")
 

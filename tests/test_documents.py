@@ -39,7 +39,7 @@ EXAMPLES = {
     "few_labels.py": ("--labels 2 --seeds 2 --steps 20", (6, 3)),
     "lightning_digits.py": ("--size 40 --epochs 2 --seeds 2", (4, 4)),
     "sklearn_digits.py": ("--max-iter 5", (0, 0)),
-    "task_correlations.py": ("--seeds 2 --steps 20", (4, 3)),
+    "task_correlations.py": ("--seeds 2 --steps 20", (5, 3)),
     "transformers_few_labels.py": ("--labels 2 --epochs 2 --seeds 2", (3, 4)),
 }
 PICTURES = {
