@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types check clean
+.PHONY: demo test lint types docs check clean
 
 demo: .venv/installed
 	$(BIN)/python examples/digits.py
@@ -17,7 +17,11 @@ lint: .venv/installed
 types: .venv/installed
 	$(BIN)/mypy
 
-check: test lint types
+# The variable silences an advertisement of the theme's authors.
+docs: .venv/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+check: test lint types docs
 
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -27,4 +31,4 @@ check: test lint types
 	@touch $@
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,9 +1,5 @@
 """The Lightning callback trains as the plain loop does, whatever the Trainer is told."""
 
-import runpy
-import sys
-from pathlib import Path
-
 import pytest
 import pytorch_lightning
 import torch
@@ -19,7 +15,6 @@ from lightning_training import BATCH, MARKS, STRONG, Batches, Gan, N, fit, modul
 from training import DEVICES, assert_close, assert_equal, make_data, make_model
 
 pytestmark = MARKS
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("mode", ["coupled", "proximal"])
@@ -171,12 +166,3 @@ def test_a_sharded_weight_is_refused():
     model.model[2].weight.device_mesh = "two processes"  # what tells a DTensor
     with pytest.raises(ValueError, match="model.2: the weight is sharded over processes"):
         fit(model, [AdaRegCallback()])
-
-
-def test_the_example_prints_its_table(monkeypatch, capsys):
-    arguments = ["--size", "40", "--epochs", "2", "--seeds", "2"]
-    monkeypatch.setattr(sys, "argv", ["lightning_digits.py", *arguments])
-    runpy.run_path(str(ROOT / "examples/lightning_digits.py"), run_name="__main__")
-    rows = [line for line in capsys.readouterr().out.splitlines() if "±" in line]
-    assert len(rows) == 5  # the title and four methods
-    assert all(row.count("±") == 4 for row in rows[1:])

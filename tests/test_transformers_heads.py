@@ -1,9 +1,5 @@
 """The Trainer's callback finds the head of a model of Transformers, and trains it."""
 
-import runpy
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import transformers
@@ -16,7 +12,6 @@ from trainer_training import MARKS, Classifier, make_trainer
 from training import DEVICES
 
 pytestmark = MARKS
-ROOT = Path(__file__).parents[1]
 
 
 def tiny(**changes):
@@ -110,18 +105,3 @@ def test_bert_trains(precision, device, tmp_path):
     assert reg._steps == (4 if not precision.get("fp16") else reg._steps)
     u, v = reg.priors["classifier"].row.eigenvalues().aminmax()
     assert u < v
-
-
-def test_the_example_prints_its_tables(monkeypatch, capsys):
-    arguments = ["--labels", "2", "--epochs", "2", "--seeds", "2"]
-    monkeypatch.setattr(sys, "argv", ["transformers_few_labels.py", *arguments])
-    verbosity = transformers.logging.get_verbosity()
-    try:
-        runpy.run_path(str(ROOT / "examples/transformers_few_labels.py"), run_name="__main__")
-    finally:
-        transformers.logging.set_verbosity(verbosity)
-    out = capsys.readouterr().out
-    rows = [line for line in out.splitlines() if "±" in line]
-    assert len(rows) == 3
-    assert all(row.count("±") == 4 for row in rows)
-    assert "correlation of topics" in out
