@@ -98,8 +98,17 @@ def test_other_networks_too(name):
 def test_a_gpus_stack_is_the_network_alone_on_a_cpu(name):
     """Sixteen steps of a full batch in each block, so that most are replayed from a recording."""
     config = config_for(name, augment=name == "cifar10", epochs=8, blocks=2)
-    methods = ("none", "dropout", "batch-norm", "decov", "adareg", "adareg-all")
-    compare(fake(name), config, [Replica(m, 1) for m in methods], "cuda")
+    compare(fake(name), config, [Replica(m, 1) for m in METHODS], "cuda")
+
+
+def test_neighbours_in_the_table_of_methods_share_ingredients():
+    """A stack of all methods works on slices; an index would cost a copy of the activations."""
+    config, source = config_for("mnist"), fake("mnist")
+    data = Data(source, config, torch.device("cpu"), torch.float64)
+    for group in stacks([Replica(m, s) for m in METHODS for s in (0, 1)]):
+        trainer = Trainer(group, ARCHITECTURES["mnist"], config, data)
+        members = [trainer._decayed, trainer._dropped, *trainer._regularized.values()]
+        assert all(found is None or isinstance(found, slice) for found in members)
 
 
 def test_a_gpus_convolution_and_pooling_are_torchs():
@@ -133,7 +142,7 @@ def test_pooling_prefers_the_corner_that_torch_prefers():
 
 def test_out_of_memory_splits_the_stack_and_gives_the_same(monkeypatch):
     source, config = fake("digits"), config_for("digits")
-    replicas = [Replica(m, s) for m in ("none", "adareg") for s in range(3)]
+    replicas = [Replica(m, s) for m in ("adareg", "none") for s in range(3)]
     device = torch.device("cpu")
     whole = cell.run(config, replicas, source, device)
     sizes, told = [], []
@@ -149,7 +158,7 @@ def test_out_of_memory_splits_the_stack_and_gives_the_same(monkeypatch):
     parts = cell.run(config, replicas, source, device, told.append)
     assert max(sizes) == 6
     assert sizes.count(6) == 1
-    assert [part.replica for part in parts] == replicas
+    assert [part.replica for part in parts] == stacks(replicas)[0]
     for part, one in zip(parts, whole, strict=True):
         assert part.metrics["test_loss"] == pytest.approx(one.metrics["test_loss"], rel=1e-6)
     assert sum(told) == len(replicas) * config.n * config.blocks * config.epochs

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -24,6 +23,9 @@ from adareg.lab.stack import Stack
 
 #: Called with how many samples were just seen by how many networks.
 Progress = Callable[[int], None]
+
+#: An index of some replicas of a stack.
+Members = slice | Tensor
 
 #: Samples, over all replicas, of one forward pass of an evaluation.
 _EVALUATE = {"cpu": 2**12, "cuda": 2**17}
@@ -113,7 +115,14 @@ class Trainer:
             fused=device.type == "cuda",
             capturable=device.type == "cuda",
         )
-        self.priors = self._identity_priors()
+        self._decayed = self._members(lambda method: method.weight_decay)
+        self._dropped = self._members(lambda method: method.dropout and config.dropout > 0)
+        self._decorrelated = self._members(lambda method: method.decov)
+        self._regularized = self._regularized_layers()
+        self.priors = {
+            key: MatrixNormal.identity(self.stack.matrix(key[1])[members])
+            for key, members in self._regularized.items()
+        }
         self.train_loss = torch.zeros(len(replicas), dtype=dtype, device=device)
         self._graphs: dict[int, tuple[Tensor, torch.cuda.CUDAGraph]] = {}
         self._seen: dict[int, int] = defaultdict(int)
@@ -135,13 +144,11 @@ class Trainer:
         A replica whose weights are no longer finite is given those of zero weights; its record
         says that it diverged.
         """
-        for key, prior in self.priors.items():
-            rule, layer = key
-            W = self.stack.matrix(layer)[self._members(_uses(key, self.stack))]
+        for (rule, layer), prior in self.priors.items():
+            W = self.stack.matrix(layer)[self._regularized[rule, layer]]
             W = torch.where(W.isfinite().all(-1).all(-1)[:, None, None], W, 0)
-            self.priors[key] = solve_all({layer: W}, {layer: prior}, rule, self.config.bounds)[
-                layer
-            ]
+            solved = solve_all({layer: W}, {layer: prior}, rule, self.config.bounds)
+            self.priors[rule, layer] = solved[layer]
         self._graphs.clear()
         self._seen.clear()
 
@@ -159,38 +166,39 @@ class Trainer:
     def prior(self, replica: int) -> dict[str, MatrixNormal]:
         """The priors of one replica, by layer; none where its method has no AdaReg."""
         found = {}
-        for key, prior in self.priors.items():
-            members = [i for i, m in enumerate(self.methods) if _uses(key, self.stack)(m)]
+        for (rule, layer), prior in self.priors.items():
+            members = self._indices(_uses(rule, layer, self.stack))
             if replica in members:
                 at = members.index(replica)
-                found[key[1]] = prior.apply(lambda factor, at=at: factor[at])  # type: ignore[misc]
+                found[layer] = prior.apply(lambda factor, at=at: factor[at])  # type: ignore[misc]
         return found
 
     def _share(self, per_seed: dict[int, Tensor]) -> Tensor:
         """What each seed has, given to all of its replicas, on the device."""
         return torch.stack(list(per_seed.values())).to(self.data.x.device)[self._which]
 
-    def _identity_priors(self) -> dict[tuple[str, str], MatrixNormal]:
-        """Ω = I for every pair of a rule and a layer that some replica regularizes."""
+    def _regularized_layers(self) -> dict[tuple[str, str], Members]:
+        """The replicas of every pair of a rule and a layer that some of them regularize."""
         keys = {
             (method.rule, layer): None
             for method in self.methods
             if method.rule is not None
             for layer in self.stack.layers(method.layers)
         }
-        return {
-            key: MatrixNormal.identity(
-                self.stack.matrix(key[1])[self._members(_uses(key, self.stack))]
-            )
-            for key in keys
-        }
+        members = {key: self._members(_uses(*key, self.stack)) for key in keys}
+        return {key: found for key, found in members.items() if found is not None}
 
-    def _members(self, condition: Callable[[Method], bool]) -> slice | list[int]:
+    def _indices(self, condition: Callable[[Method], bool]) -> list[int]:
+        return [i for i, method in enumerate(self.methods) if condition(method)]
+
+    def _members(self, condition: Callable[[Method], bool]) -> Members | None:
         """The replicas whose method fulfils the condition; a slice where they are neighbours."""
-        found = [i for i, method in enumerate(self.methods) if condition(method)]
-        if found and found == list(range(found[0], found[-1] + 1)):
+        found = self._indices(condition)
+        if not found:
+            return None
+        if found == list(range(found[0], found[-1] + 1)):
             return slice(found[0], found[-1] + 1)
-        return found
+        return torch.tensor(found, device=self.data.x.device)
 
     def _run(self, samples: Tensor) -> None:
         """One step, on a GPU replayed from a recording where that pays."""
@@ -241,8 +249,8 @@ class Trainer:
         return crop_and_flip(self.data.padded, samples, self.seeds, self.step)
 
     def _dropper(self) -> Callable[[Tensor, int], Tensor] | None:
-        members, rate = self._members(lambda method: method.dropout), self.config.dropout
-        if members == [] or rate == 0:
+        members, rate = self._dropped, self.config.dropout
+        if members is None:
             return None
         first = 0 if self.stack.architecture.channels else 1
 
@@ -258,26 +266,23 @@ class Trainer:
         return drop
 
     def _decov(self, hidden: Sequence[Tensor]) -> Tensor | float:
-        members = self._members(lambda method: method.decov)
-        if members == []:
+        if self._decorrelated is None:
             return 0.0
-        return self.config.decov * sum(decov(h[members]).sum() for h in hidden)
+        return self.config.decov * sum(decov(h[self._decorrelated]).sum() for h in hidden)
 
     def _regularize(self, grads: dict[str, Tensor]) -> None:
         """Add the gradients of weight decay and of AdaReg's penalty, each to its own replicas."""
-        decayed = self._members(lambda method: method.weight_decay)
-        if decayed != []:
+        if self._decayed is not None:
             for name, parameter in self.stack.parameters.items():
-                grads[name][decayed] += self.config.weight_decay * parameter[decayed]
+                grads[name][self._decayed] += self.config.weight_decay * parameter[self._decayed]
         for key, prior in self.priors.items():
-            members, name = self._members(_uses(key, self.stack)), f"{key[1]}.weight"
+            members, name = self._regularized[key], f"{key[1]}.weight"
             product = prior.product(self.stack.matrix(key[1])[members])
             added = 2 * self.config.penalty_strength * product
             grads[name][members] += added.view_as(grads[name][members]).to(grads[name].dtype)
 
 
-def _uses(key: tuple[str, str], stack: Stack) -> Callable[[Method], bool]:
-    rule, layer = key
+def _uses(rule: str, layer: str, stack: Stack) -> Callable[[Method], bool]:
     return lambda method: method.rule == rule and layer in stack.layers(method.layers)
 
 
@@ -322,7 +327,9 @@ def products(precision: str) -> Iterator[torch.dtype]:
 
 
 def stacks(replicas: Sequence[Replica]) -> list[list[Replica]]:
-    """What can share a stack: with batch normalisation, or without."""
-    normed = [METHODS[replica.method].batch_norm for replica in replicas]
-    ordered = sorted(zip(normed, replicas, strict=True), key=lambda pair: pair[0])
-    return [[r for _, r in group] for _, group in groupby(ordered, key=lambda pair: pair[0])]
+    """What can share a stack, with batch normalisation or without; methods in their own order."""
+    rank = {name: i for i, name in enumerate(METHODS)}
+    groups: dict[bool, list[Replica]] = defaultdict(list)
+    for replica in sorted(replicas, key=lambda r: (rank[r.method], r.seed)):
+        groups[METHODS[replica.method].batch_norm].append(replica)
+    return list(groups.values())
