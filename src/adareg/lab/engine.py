@@ -311,8 +311,12 @@ def crop_and_flip(padded: Tensor, samples: Tensor, seeds: Tensor, step: Tensor) 
     return padded[samples[..., None, None], rows[..., None], columns[..., None, :]]
 
 
-def _channels_last(x: Tensor) -> Tensor:
-    return x.permute(0, 2, 3, 1).contiguous() if x.ndim == 4 else x
+def _channels_last(x: Tensor) -> Tensor:  # (N, C, H, W) -> (N, H, W, C)
+    """Images with strides that say so even for a single channel, which convolutions look at."""
+    if x.ndim != 4:
+        return x
+    N, C, H, W = x.shape
+    return x.permute(0, 2, 3, 1).flatten(1).view(N, H, W, C)
 
 
 @contextmanager

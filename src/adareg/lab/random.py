@@ -8,11 +8,15 @@ of (seed, purpose, step, position); no generator has a state that could be in th
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 _MASK = 0xFFFFFFFF
+
+#: Hashed is an int64 tensor or an integer: the same operations give the same bits.
+Bits = TypeVar("Bits", int, Tensor)
 
 
 class Purpose(IntEnum):
@@ -27,13 +31,24 @@ class Purpose(IntEnum):
     DROPOUT = 16  # and one more for each further place
 
 
-def _mix(x: Tensor) -> Tensor:
-    """The finaliser of MurmurHash3 on 32 bits held in int64."""
+def _mix(x: Bits) -> Bits:
+    """The finaliser of MurmurHash3 on 32 bits held in 64."""
     x = x ^ (x >> 16)
     x = (x * 0x85EBCA6B) & _MASK
     x = x ^ (x >> 13)
     x = (x * 0xC2B2AE35) & _MASK
     return x ^ (x >> 16)
+
+
+def _key(seed: Bits, purpose: int, step: Bits) -> Bits:
+    key = _mix((seed * 0x9E3779B1 + purpose) & _MASK)
+    return _mix((key + step * 0x7FEB352D) & _MASK)
+
+
+def _draw(key: Bits, position: Bits) -> Bits:
+    """24 random bits: exact in float32."""
+    x = _mix((key + position * 0x9E3779B1) & _MASK)
+    return _mix((x + key) & _MASK) >> 8
 
 
 def uniform(seeds: Tensor, purpose: int, step: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -45,20 +60,16 @@ def uniform(seeds: Tensor, purpose: int, step: Tensor, shape: tuple[int, ...]) -
         step: int64 scalar tensor, on the device of ``seeds``.
         shape: of what each seed gets.
     """
-    key = _mix((seeds * 0x9E3779B1 + purpose) & _MASK)
-    key = _mix((key + step * 0x7FEB352D) & _MASK)
     size = torch.Size(shape)
     position = torch.arange(size.numel(), device=seeds.device)
-    x = _mix((key.unsqueeze(-1) + position * 0x9E3779B1) & _MASK)
-    x = _mix((x + key.unsqueeze(-1)) & _MASK) >> 8  # 24 bits: exact in float32
-    return x.to(torch.float32).mul_(2**-24).view(-1, *size)
+    bits = _draw(_key(seeds, purpose, step).unsqueeze(-1), position)
+    return bits.to(torch.float32).mul_(2**-24).view(-1, *size)
 
 
 def generator(seed: int, purpose: int, step: int = 0) -> torch.Generator:
     """A generator on the CPU for one purpose, seeded by all three numbers."""
-    state = torch.tensor([seed]), torch.tensor(step)
-    draw = uniform(state[0], purpose, state[1], (2,))[0].double() * 2**24
-    return torch.Generator().manual_seed(int(draw[0]) * 2**24 + int(draw[1]))
+    key = _key(seed, purpose, step)
+    return torch.Generator().manual_seed(_draw(key, 0) * 2**24 + _draw(key, 1))
 
 
 def subset(total: int, n: int, seed: int) -> Tensor:
