@@ -22,6 +22,7 @@ from torch import nn
 from adareg.core.linalg import NonFiniteError
 from adareg.core.metrics import correlation, stable_rank
 from adareg.nn.regularizer import AdaReg
+from adareg.sklearn import _prior as prior
 from adareg.sklearn import _solvers as solvers
 from adareg.sklearn._data import Array, Samples, check_sample_weight, chunks
 from adareg.sklearn._network import NUMPY, OUTPUTS, Objective, build, layer_units, linears
@@ -234,7 +235,7 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
         self.loss_curve_.append(loss)
         reg = self.regularizer_
         if reg is not None and len(self.loss_curve_) % self.update_every == 0:
-            reg.update()
+            prior.update(reg)
         if validation is None:
             self._judge_loss()
         else:

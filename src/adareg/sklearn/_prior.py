@@ -8,8 +8,9 @@ second.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 from torch import Tensor
 
 from adareg.core.prior import MatrixNormal
@@ -18,6 +19,21 @@ from adareg.sklearn import _data
 from adareg.sklearn._data import Array
 
 Change = Callable[[], None]
+
+
+def update(reg: AdaReg) -> None:
+    """``reg.update()`` in one thread.
+
+    Torch's other threads would go on waiting for work, on processors that NumPy's want.
+    """
+    with _threadpools().limit(limits=1):
+        reg.update()
+
+
+@cache
+def _threadpools() -> ThreadpoolController:
+    """Looking for the libraries that have threads takes milliseconds."""
+    return ThreadpoolController()
 
 
 def add_gradients(reg: AdaReg) -> list[Change]:

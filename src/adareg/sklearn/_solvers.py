@@ -159,7 +159,7 @@ def minimize(
         if finished or iterations >= settings.max_iter or calls >= settings.max_fun:
             return iterations, function.loss, finished
         if reg is not None:
-            reg.update()
+            prior.update(reg)
 
 
 class _Function:
