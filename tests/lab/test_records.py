@@ -1,0 +1,80 @@
+"""Records appear whole, are found by what is in them, and stay."""
+
+import json
+import math
+
+import pytest
+
+from adareg.lab import records
+from adareg.lab.config import Config
+from adareg.lab.engine import Replica
+from adareg.lab.records import RecordError, Store, plain
+
+CONFIG = Config(data="digits", n=30, batch=8, blocks=2, epochs=1)
+
+
+def record(method="none", seed=0, **parts):
+    parts = {"metrics": {"test_accuracy": 0.5}, "spectra": {"fc.0": {"stable_rank": 2.0}}, **parts}
+    return records.record("digits", "smoke", CONFIG, Replica(method, seed), parts, {"seconds": 1.0})
+
+
+def test_what_is_written_is_done_and_read(tmp_path):
+    store = Store(tmp_path)
+    assert store.done("digits", CONFIG) == set()
+    store.write("digits", CONFIG, [record(), record("adareg", 1)])
+    assert store.done("digits", CONFIG) == {Replica("none", 0), Replica("adareg", 1)}
+    assert store.done("digits", CONFIG.override({"lr": "0.1"})) == set()
+    assert store.done("sarcos", CONFIG) == set()
+    assert [r["method"] for r in store.read()] == ["none", "adareg"]
+    frame = store.frame()
+    assert list(frame["method"]) == ["none", "adareg"]
+    assert list(frame["stable_rank"]) == [2.0, 2.0]
+    assert list(frame["n"]) == [30, 30]
+
+
+def test_another_experiments_records_of_the_cell_are_found(tmp_path):
+    store = Store(tmp_path)
+    store.write("digits", CONFIG, [record()])
+    assert store.elsewhere("copy", CONFIG).keys() == {Replica("none", 0)}
+    assert store.elsewhere("digits", CONFIG) == {}
+
+
+def test_numbers_are_short_in_lists_and_null_when_not_finite():
+    value = {"a": [1 / 3, math.nan, [math.inf]], "b": 1 / 3, "c": math.nan, "d": (1, "x", None)}
+    assert plain(value) == {
+        "a": [0.3333333, None, [None]],
+        "b": 1 / 3,
+        "c": None,
+        "d": [1, "x", None],
+    }
+    json.dumps(plain(value), allow_nan=False)
+
+
+def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
+    def full(fd):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(records.os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        Store(tmp_path).write("digits", CONFIG, [record()])
+    assert list((tmp_path / "digits").iterdir()) == []
+
+
+def test_what_a_killed_write_left_is_not_read_and_is_replaced(tmp_path):
+    store = Store(tmp_path)
+    path = store.write("digits", CONFIG, [record()])
+    partial = path.with_suffix(".partial")
+    partial.write_text(path.read_text()[:20])
+    path.unlink()
+    assert list(store.read()) == []
+    assert store.write("digits", CONFIG, [record()]) == path
+    assert not partial.exists()
+
+
+@pytest.mark.parametrize("text", ["{", '{"format": 99}\n', "[1]\n", "\xff"])
+def test_a_foreign_file_is_named(tmp_path, text):
+    (tmp_path / "digits").mkdir()
+    path = tmp_path / "digits" / f"{CONFIG.slug}-{CONFIG.digest}-x.jsonl"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(RecordError, match=str(path)):
+        Store(tmp_path).done("digits", CONFIG)

@@ -1,0 +1,250 @@
+"""Experiments as a user runs them."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from adareg import cli
+from adareg.lab import cell, data, reproduce
+from adareg.lab.data import DataNotFoundError
+from adareg.lab.experiments import EXPERIMENTS, SCALES
+from adareg.lab.methods import METHODS
+from adareg.lab.models import ARCHITECTURES
+from adareg.lab.records import Store
+from fabricated_data import fake
+
+#: How often the run of the last test is killed; fifty were, once.
+KILLS = int(os.environ.get("ADAREG_KILLS", "3"))
+
+
+@pytest.fixture
+def fabricated(monkeypatch):
+    """Every data set that is not embedded, made up."""
+    load = data.load
+
+    def instead(name, directory=None):
+        return load(name) if name.startswith("digits") else fake(name, n_train=80, n_test=40)
+
+    monkeypatch.setattr(data, "load", instead)
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli.app, ["reproduce", *map(str, arguments)])
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_runs_at_smoke_scale(name, fabricated, tmp_path):
+    result = run(name, "--scale", "smoke", "--out", tmp_path, "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    experiment = EXPERIMENTS[name]
+    made = list(Store(tmp_path).read(name))
+    cells = experiment.cells("smoke")
+    assert len(made) == len(cells) * len(experiment.methods) * experiment.seeds["smoke"]
+    for record in made:
+        config = record["config"]
+        assert record["method"] in experiment.methods
+        assert len(record["curves"]["running_loss"]) == config["blocks"] * config["epochs"]
+        assert not record["metrics"]["diverged"]
+        assert record["spectra"]["fc.1"]["stable_rank"] >= 1
+        assert record["environment"]["torch"] == torch.__version__
+        if config["evaluate_every"]:
+            assert len(record["curves"]["test_loss"]) == config["blocks"] * config["epochs"]
+        if config["covariances"]:
+            assert len(record["arrays"]["col_covariance"]) == 50
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_scale_is_possible(name):
+    experiment = EXPERIMENTS[name]
+    sizes = {"mnist": 60_000, "cifar10": 50_000, "sarcos": 3_483, "digits": 1_197}
+    for scale in SCALES:
+        for config in experiment.cells(scale):
+            assert config.n <= sizes[config.data.removesuffix("-completion")]
+            assert config.data in ARCHITECTURES
+        assert set(experiment.methods) <= METHODS.keys()
+        assert experiment.seeds[scale] >= 1
+
+
+def test_the_papers_grid_is_complete():
+    cells = EXPERIMENTS["mnist-generalization"].cells("paper")
+    assert len({config.n for config in cells}) == 11
+    assert {(c.batch, c.blocks, c.epochs) for c in cells} == {(256, 2, 50), (2048, 5, 50)}
+    assert EXPERIMENTS["mnist-generalization"].seeds["paper"] == 10
+    layers = {config.n for config in EXPERIMENTS["mnist-layers"].cells("paper")}
+    assert layers == {128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 60000}
+    assert {config.n for config in EXPERIMENTS["cifar-generalization"].cells("paper")} == set(
+        range(5000, 50001, 5000)
+    )
+
+
+def test_what_is_there_is_not_run_again(tmp_path, monkeypatch):
+    first = run("digits", "--scale", "smoke", "--seeds", 1, "--out", tmp_path)
+    assert "24 networks to train, 0 recorded already" in first.output
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.jsonl")}
+    trained = []
+    train = cell.run
+    monkeypatch.setattr(cell, "run", lambda c, r, *args: trained.extend(r) or train(c, r, *args))
+    again = run("digits", "--scale", "smoke", "--seeds", 1, "--out", tmp_path)
+    assert "0 networks to train, 24 recorded already" in again.output
+    assert trained == []
+    more = run("digits", "--scale", "smoke", "--seeds", 2, "--out", tmp_path)
+    assert "24 networks to train, 24 recorded already" in more.output
+    assert {replica.seed for replica in trained} == {1}
+    assert all(path.stat().st_mtime_ns == when for path, when in before.items())
+
+
+def test_a_cell_of_another_experiment_is_copied(tmp_path, fabricated, monkeypatch):
+    run("mnist-generalization", "--scale", "smoke", "--out", tmp_path)
+
+    def never(*args):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(cell, "run", never)
+    result = run("mnist-spectra", "--scale", "smoke", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    copies = {(r["method"], r["seed"]): r for r in Store(tmp_path).read("mnist-spectra")}
+    origin = {(r["method"], r["seed"]): r for r in Store(tmp_path).read("mnist-generalization")}
+    assert len(copies) == 6
+    for key, copy in copies.items():
+        assert copy == {**origin[key], "experiment": "mnist-spectra"}
+
+
+def test_overrides_make_another_cell(tmp_path):
+    arguments = ("digits", "--scale", "smoke", "--methods", "none", "--out", tmp_path)
+    run(*arguments)
+    result = run(*arguments, "--set", "lr=0.1", "--set", "test=7")
+    assert "4 networks to train, 0 recorded already" in result.output
+    assert {record["config"]["lr"] for record in Store(tmp_path).read()} == {0.002, 0.1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["mnits"], "unknown experiment 'mnits'; there are: digits"),
+        (["digits", "--methods", "none,magic"], "unknown method 'magic'; there are: none"),
+        (["digits", "--methods", "adareg-conv"], "the network for digits has no convolutions"),
+        (["digits", "--set", "rate=1"], "unknown config key 'rate'; there are: data"),
+        (["digits", "--set", "lr"], "--set 'lr': expected KEY=VALUE"),
+        (["digits", "--set", "n=5000"], "n=5000: digits has 1197 training samples"),
+        (["digits", "--set", "batch=29"], "a batch of one sample has no variance"),
+        (
+            ["digits", "--set", "augment=true", "--methods", "none", "--set", "data=sarcos"],
+            "sarcos",
+        ),
+        (["digits", "--scale", "huge"], "--scale 'huge': expected one of smoke, small, paper"),
+    ],
+)
+def test_errors_say_what_is_accepted(arguments, message, tmp_path):
+    result = run("--scale", "smoke", *arguments, "--out", tmp_path, "--data", tmp_path)
+    assert result.exit_code == 1
+    assert message in result.output.replace("\n", " ")
+    assert "Traceback" not in result.output
+
+
+def test_missing_data_says_where_to_get_it(tmp_path):
+    result = run("mnist-layers", "--scale", "smoke", "--out", tmp_path, "--data", tmp_path)
+    assert result.exit_code == 1
+    assert "adareg data fetch mnist" in result.output
+    with pytest.raises(DataNotFoundError):
+        reproduce.Sources(tmp_path)["mnist"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there(tmp_path):
+    result = run("digits", "--device", "cuda", "--out", tmp_path)
+    assert result.exit_code == 2
+    assert "no GPU is available here; use cpu" in result.output
+
+
+def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Store, "write", full)
+    result = run("digits", "--scale", "smoke", "--out", tmp_path)
+    assert result.exit_code == 1
+    assert "error: [Errno 28] No space left on device" in result.output
+
+
+def test_ctrl_c_keeps_what_is_done(tmp_path, monkeypatch):
+    train, count = cell.run, []
+
+    def interrupted(*args):
+        count.append(1)
+        if len(count) == 2:
+            raise KeyboardInterrupt
+        return train(*args)
+
+    monkeypatch.setattr(cell, "run", interrupted)
+    result = run("digits", "--scale", "smoke", "--out", tmp_path)
+    assert result.exit_code == 130
+    assert "stopped; 1 of 4 jobs are recorded" in result.output.replace("\n", " ")
+    assert len(list(tmp_path.rglob("*.jsonl"))) == 1
+
+
+def test_runs_lists_what_is_there(tmp_path):
+    runner = CliRunner()
+    nothing = runner.invoke(cli.app, ["runs", str(tmp_path)])
+    assert nothing.exit_code == 1
+    assert "adareg reproduce digits" in nothing.output
+    run("digits", "--scale", "smoke", "--seeds", 1, "--methods", "none", "--out", tmp_path)
+    listed = runner.invoke(cli.app, ["runs", str(tmp_path)])
+    assert listed.exit_code == 0
+    rows = [line.split()[:4] for line in listed.output.splitlines() if line.startswith("digits")]
+    assert rows == [["digits", "smoke", "30", "32"], ["digits", "smoke", "60", "32"]]
+
+
+def test_without_a_name_experiments_are_listed():
+    result = run()
+    assert result.exit_code == 0
+    assert all(name in result.output for name in EXPERIMENTS)
+
+
+def results(folder):
+    """All records, without what differs from run to run."""
+    changing = {"seconds", "environment"}
+    return [
+        {key: value for key, value in record.items() if key not in changing}
+        for record in Store(folder).read()
+    ]
+
+
+def test_killed_at_any_moment_a_run_loses_nothing(tmp_path):
+    """SIGKILL, again and again, then to the end: the same records as those of an unbroken run."""
+    moments = random.Random(KILLS)
+    command = [
+        sys.executable, "-c", "from adareg.cli import app; app()", "reproduce", "digits",
+        "--scale", "smoke", "--set", "epochs=6", "--device", "cpu", "--out",
+    ]  # fmt: skip
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    start = time.monotonic()
+    subprocess.run([*command, tmp_path / "whole"], check=True, env=environment, capture_output=True)
+    duration = time.monotonic() - start
+    seen = {}
+    for _ in range(KILLS):
+        process = subprocess.Popen(
+            [*command, tmp_path / "killed"], env=environment, stdout=subprocess.DEVNULL
+        )
+        try:
+            process.wait(moments.uniform(0.3, 1.0) * duration)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+        process.wait()
+        for path in (tmp_path / "killed").rglob("*.jsonl"):
+            text, when = path.read_text(), path.stat().st_mtime_ns
+            assert all(json.loads(line)["format"] == 1 for line in text.splitlines())
+            assert seen.setdefault(path, (text, when)) == (text, when)
+        assert all(path.exists() for path in seen)
+    subprocess.run(
+        [*command, tmp_path / "killed"], check=True, env=environment, capture_output=True
+    )
+    assert results(tmp_path / "killed") == results(tmp_path / "whole")
+    assert not list(tmp_path.rglob("*.partial"))
