@@ -1,0 +1,83 @@
+"""The numbers that README and documentation report are those of the committed records."""
+
+from pathlib import Path
+
+import pytest
+
+from adareg.lab.records import Store
+
+ROOT = Path(__file__).parents[1]
+SIZES = (60, 240, 960, 3840, 15360, 60000)
+METHODS = ("adareg", "weight-decay", "dropout", "batch-norm", "decov")
+
+
+@pytest.fixture(scope="module")
+def study():
+    frame = Store(ROOT / "results/records").frame("mnist-generalization")
+    assert len(frame) == 11 * 2 * 6 * 10
+    assert not frame["diverged"].any()
+    return frame
+
+
+def signed(number, digits):
+    return f"{number:+.{digits}f}".replace("-", "−")
+
+
+def accuracy_rows(study, batch):
+    """| n | none | change of each method ± standard error |, in points of accuracy."""
+    cells = study[study["batch"] == batch]
+    table = cells.pivot_table(index=["n", "seed"], columns="method", values="test_accuracy") * 100
+    for n in SIZES:
+        at = table.loc[n]
+        change = at.sub(at["none"], axis=0)
+        mean, error = change.mean(), change.std() / len(change) ** 0.5
+        numbers = [f"{signed(mean[m], 2)} ± {error[m]:.2f}" for m in METHODS]
+        yield f"| {n:,} | {at['none'].mean():.2f} | {' | '.join(numbers)} |"
+
+
+def spectrum_rows(study):
+    """| n | stable rank, spectral norm and test loss without, with AdaReg, with weight decay |."""
+    cells = study[study["batch"] == 256]
+    for n in SIZES:
+        mean = cells[cells["n"] == n].groupby("method").mean(numeric_only=True)
+        numbers = [
+            " → ".join(f"{mean.loc[m, column]:.{digits}f}" for m in ("none", "adareg"))
+            + f" ({mean.loc['weight-decay', column]:.{digits}f})"
+            for column, digits in (("stable_rank", 2), ("spectral_norm", 2), ("test_loss", 3))
+        ]
+        yield f"| {n:,} | {' | '.join(numbers)} |"
+
+
+@pytest.mark.parametrize("batch", [256, 2048])
+def test_accuracies_are_those_of_the_records(study, batch):
+    text = (ROOT / "docs/worth.md").read_text()
+    for row in accuracy_rows(study, batch):
+        assert row in text, row
+
+
+def test_spectra_are_those_of_the_records(study):
+    text = (ROOT / "docs/worth.md").read_text()
+    for row in spectrum_rows(study):
+        assert row in text, row
+
+
+def test_what_is_said_of_every_size_holds_at_every_size(study):
+    """ "Within 0.15 points at every size", and the rest of the summary."""
+    table = study.pivot_table(
+        index=["batch", "n"],
+        columns="method",
+        values=["test_accuracy", "stable_rank", "spectral_norm"],
+    )
+    accuracy = 100 * table["test_accuracy"]
+    change = accuracy["adareg"] - accuracy["none"]
+    assert change.abs().max() < 0.15
+    best = accuracy.drop(columns="adareg").max(axis=1) - accuracy["adareg"]
+    assert best.min() > 0
+    rank, norm = table["stable_rank"], table["spectral_norm"]
+    assert (rank["adareg"] < rank["none"]).all()
+    assert (norm["adareg"] < norm["none"]).all()
+    minutes = study["seconds"].sum() / 60
+    for page in ("README.md", "docs/worth.md"):
+        text = " ".join((ROOT / page).read_text().split())
+        assert "within 0.15 points" in text
+        assert f"{minutes:.0f} minutes of one H200" in text
