@@ -1,5 +1,6 @@
 """A network in a stack is the network trained alone."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -138,6 +139,27 @@ def test_out_of_memory_splits_the_stack_and_gives_the_same(monkeypatch):
     for part, one in zip(parts, whole, strict=True):
         assert part.metrics["test_loss"] == pytest.approx(one.metrics["test_loss"], rel=1e-6)
     assert sum(told) == len(replicas) * config.n * config.blocks * config.epochs
+
+
+def test_a_network_that_diverges_does_not_take_the_others_along(monkeypatch):
+    source, config = fake("digits"), config_for("digits")
+    replicas = [Replica(m, 0) for m in ("none", "weight-decay", "adareg")]
+    undisturbed = cell.run(config, replicas, source, torch.device("cpu"))
+    start = engine.Trainer.__init__
+
+    def spoiled(self, *args):
+        start(self, *args)
+        with torch.no_grad():
+            for parameter in self.stack.parameters.values():
+                parameter[[0, 2]] = torch.nan
+
+    monkeypatch.setattr(engine.Trainer, "__init__", spoiled)
+    none, decayed, adareg = cell.run(config, replicas, source, torch.device("cpu"))
+    assert decayed == undisturbed[1]
+    for lost in (none, adareg):
+        assert lost.metrics["diverged"]
+        assert math.isnan(lost.metrics["test_loss"])
+        assert all(map(math.isnan, lost.arrays["singular_values"]))
 
 
 def test_the_same_seed_gives_the_same_numbers_to_the_last_bit():

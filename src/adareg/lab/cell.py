@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -152,7 +153,7 @@ def _outcomes(
     spectra = _spectra(trainer)
     with torch.no_grad():
         related = correlation(stack.matrix(stack.last).double()).tolist()
-        singular = torch.linalg.svdvals(stack.matrix(stack.last).double()).tolist()
+        singular = _singular_values(stack.matrix(stack.last).double()).tolist()
     outcomes = []
     for i, replica in enumerate(trainer.replicas):
         metrics = {name: values[i] for name, values in finals.items()}
@@ -171,6 +172,13 @@ def _outcomes(
         )
         outcomes.append(outcome)
     return outcomes
+
+
+def _singular_values(W: Tensor) -> Tensor:  # (R, p, d) -> (R, min(p, d))
+    """NaN for a replica that diverged; its matrix would be refused, and the whole stack with it."""
+    finite = W.isfinite().all(-1).all(-1)[:, None, None]
+    values = torch.linalg.svdvals(torch.where(finite, W, 0))
+    return torch.where(finite[..., 0], values, math.nan)
 
 
 @torch.no_grad()
