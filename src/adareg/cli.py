@@ -179,6 +179,6 @@ def data_check(names: Names = None, data: DataDirectory = None) -> None:
 def _errors_in_one_line() -> Iterator[None]:
     try:
         yield
-    except (OSError, ImportError, ValueError) as error:
+    except (OSError, ImportError, MemoryError, ValueError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error

@@ -1,6 +1,8 @@
 """A network in a stack is the network trained alone."""
 
+import gc
 import math
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -117,7 +119,28 @@ def test_pooling_prefers_the_corner_that_torch_prefers():
     assert torch.equal(mine.squeeze(), its.squeeze())
 
 
-def test_out_of_memory_splits_the_stack_and_gives_the_same(monkeypatch):
+def no_memory_while_recording():
+    """What is left of it when the end of a CUDA graph's recording fails too."""
+    try:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    except torch.OutOfMemoryError:
+        raise RuntimeError("operation failed due to a previous error during capture")  # noqa: B904
+
+
+def no_memory_on_a_cpu():
+    raise RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"
+    )
+
+
+def no_memory_on_a_gpu():
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+@pytest.mark.parametrize(
+    "fail", [no_memory_on_a_gpu, no_memory_on_a_cpu, no_memory_while_recording]
+)
+def test_out_of_memory_splits_the_stack_and_gives_the_same(fail, monkeypatch):
     source, config = fake("digits"), config_for("digits")
     replicas = [Replica(m, s) for m in ("adareg", "none") for s in range(3)]
     device = torch.device("cpu")
@@ -128,7 +151,7 @@ def test_out_of_memory_splits_the_stack_and_gives_the_same(monkeypatch):
     def cramped(self, group, *args):
         sizes.append(len(group))
         if len(group) > 2:
-            raise torch.OutOfMemoryError("no more")
+            fail()
         forward(self, group, *args)
 
     monkeypatch.setattr(engine.Trainer, "__init__", cramped)
@@ -139,6 +162,45 @@ def test_out_of_memory_splits_the_stack_and_gives_the_same(monkeypatch):
     for part, one in zip(parts, whole, strict=True):
         assert part.metrics["test_loss"] == pytest.approx(one.metrics["test_loss"], rel=1e-6)
     assert sum(told) == len(replicas) * config.n * config.blocks * config.epochs
+
+
+def test_a_stack_that_was_too_large_is_gone_before_its_halves_are_made(monkeypatch):
+    source, config, device = fake("digits"), config_for("digits"), torch.device("cpu")
+    start, epoch, lost = engine.Trainer.__init__, engine.Trainer.epoch, []
+
+    def observed(self, *args):
+        assert not any(trainer() is not None for trainer in lost)
+        start(self, *args)
+        self.itself = self  # a cycle, as torch makes one of a process's first optimizer
+
+    def cramped(self, *args):
+        if len(self.replicas) > 1:
+            lost.append(weakref.ref(self))
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return epoch(self, *args)
+
+    monkeypatch.setattr(engine.Trainer, "__init__", observed)
+    monkeypatch.setattr(engine.Trainer, "epoch", cramped)
+    gc.disable()
+    try:
+        cell.run(config, [Replica("none", seed) for seed in range(2)], source, device)
+    finally:
+        gc.enable()
+    assert len(lost) == 1
+
+
+def test_one_network_too_large_and_other_errors_are_errors(monkeypatch):
+    def fail(*args):
+        raise error
+
+    monkeypatch.setattr(engine.Trainer, "epoch", fail)
+    arguments = (config_for("digits"), [Replica("none", 0)], fake("digits"), torch.device("cpu"))
+    error = torch.OutOfMemoryError("CUDA out of memory")
+    with pytest.raises(MemoryError, match="n21-b8: not even one network fits"):
+        cell.run(*arguments)
+    error = RuntimeError("something else")
+    with pytest.raises(RuntimeError, match="something else"):
+        cell.run(*arguments)
 
 
 def test_a_network_that_diverges_does_not_take_the_others_along(monkeypatch):

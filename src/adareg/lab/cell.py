@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,9 @@ from adareg.lab.data import Dataset
 from adareg.lab.engine import Data, Progress, Replica, Trainer, products, stacks
 from adareg.lab.methods import METHODS
 from adareg.lab.models import ARCHITECTURES
+
+#: How torch says it where it has no class for it: on a CPU, and for the workspace of a product.
+_OUT_OF_MEMORY = ("DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 @dataclass
@@ -66,7 +70,11 @@ def run(
 def _train_or_split(
     config: Config, replicas: Sequence[Replica], data: Data, progress: Progress
 ) -> list[Outcome]:
-    """Out of memory: two stacks of half the size, one after the other."""
+    """Out of memory: two stacks of half the size, one after the other.
+
+    Raises:
+        MemoryError: a single network is too large.
+    """
     told = 0
 
     def counted(samples: int) -> None:
@@ -76,10 +84,15 @@ def _train_or_split(
 
     try:
         return _train(config, replicas, data, counted)
-    except torch.OutOfMemoryError:
-        if len(replicas) == 1:
+    except (RuntimeError, MemoryError) as error:
+        if not _out_of_memory(error):
             raise
+        if len(replicas) == 1:
+            raise MemoryError(
+                f"{config.slug}: not even one network fits into memory; set a smaller batch"
+            ) from error
     progress(-told)
+    gc.collect()  # the first optimizer of a process is part of a cycle, and holds its stack
     torch.cuda.empty_cache()
     half = len(replicas) // 2
     return [
@@ -87,6 +100,17 @@ def _train_or_split(
         for part in (replicas[:half], replicas[half:])
         for outcome in _train_or_split(config, part, data, progress)
     ]
+
+
+def _out_of_memory(error: BaseException | None) -> bool:
+    """Also where it only led to the error, as when a CUDA graph's recording cannot be ended."""
+    while error is not None:
+        if isinstance(error, torch.OutOfMemoryError | MemoryError):
+            return True
+        if any(words in str(error) for words in _OUT_OF_MEMORY):
+            return True
+        error = error.__context__
+    return False
 
 
 def _train(
