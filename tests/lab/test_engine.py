@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch.nn.functional import conv2d, max_pool2d
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from adareg.lab import alone, cell, engine, ops
 from adareg.lab.config import Config
@@ -162,6 +163,37 @@ def test_out_of_memory_splits_the_stack_and_gives_the_same(fail, monkeypatch):
     for part, one in zip(parts, whole, strict=True):
         assert part.metrics["test_loss"] == pytest.approx(one.metrics["test_loss"], rel=1e-6)
     assert sum(told) == len(replicas) * config.n * config.blocks * config.epochs
+
+
+class Largest(TorchDispatchMode):
+    """Remembers how many numbers the largest tensor had that was made."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor):
+            size = made.untyped_storage().nbytes() // made.element_size()
+            self.numbers = max(self.numbers, size)
+        return made
+
+
+def test_an_evaluation_needs_no_more_memory_for_more_samples(monkeypatch):
+    monkeypatch.setitem(engine._EVALUATE, "cpu", 16)
+    needed = []
+    for n in (20, 80):
+        source, config = fake("mnist", n_train=80), config_for("mnist", n=n)
+        data = Data(source, config, torch.device("cpu"), torch.float64)
+        replicas = [Replica("none", seed) for seed in (0, 1)]
+        trainer = Trainer(replicas, ARCHITECTURES["mnist"], config, data)
+        with Largest() as largest:
+            losses = cell._losses(trainer)
+        needed.append(largest.numbers)
+        with torch.no_grad():
+            output = trainer.stack.forward(data.x[trainer.subset])[-1]
+        whole = data.loss(output, data.y[trainer.subset]).mean(1)
+        torch.testing.assert_close(losses["train_loss"], whole)
+    assert needed[0] == needed[1]
 
 
 def test_a_stack_that_was_too_large_is_gone_before_its_halves_are_made(monkeypatch):

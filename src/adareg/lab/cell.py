@@ -133,24 +133,29 @@ def _losses(trainer: Trainer) -> dict[str, Tensor]:
     """Loss on the training samples and on the test samples, and the test accuracy, (R,) each."""
     data = trainer.data
     test = _evaluate(trainer, data.x_test, data.y_test)
-    train = _evaluate(trainer, data.x[trainer.subset], data.y[trainer.subset])
+    train = _evaluate(trainer, data.x, data.y, trainer.subset)
     kept = {f"test_{key}": value for key, value in test.items() if value.ndim == 1}
     return {"train_loss": train["loss"], **kept}
 
 
-def _evaluate(trainer: Trainer, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    """Mean loss and accuracy, or loss and explained variance, of all tasks and of each."""
+def _evaluate(
+    trainer: Trainer, x: Tensor, y: Tensor, samples: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Mean loss and accuracy, or loss and explained variance, of all tasks and of each.
+
+    On all of ``x``, or on each replica's own ``samples`` of it, (R, n) indices.
+    """
     loss, hits = torch.zeros(2, len(trainer.replicas), dtype=torch.float64, device=x.device)
     squares = torch.zeros((), dtype=torch.float64, device=x.device)
-    shared = x.ndim == trainer.data.x.ndim
-    for part, output in trainer.predict(x):
-        target = y[part].expand(len(output), *y[part].shape) if shared else y[:, part]
+    y = y.expand(len(trainer.replicas), *y.shape) if samples is None else y[samples]
+    for part, output in trainer.predict(x, samples):
+        target = y[:, part]
         loss += trainer.data.loss(output, target).sum(1, dtype=torch.float64)
         if trainer.data.task == "classification":
             hits += (output.argmax(-1) == target).sum(1)
         else:
             squares = squares + (output - target).square().sum(1, dtype=torch.float64)
-    count = len(x) if shared else x.shape[1]
+    count = y.shape[1]
     if trainer.data.task == "classification":
         return {"loss": loss / count, "accuracy": hits / count}
     variance, errors = y.double().var(-2, correction=0), squares / count
@@ -166,7 +171,7 @@ def _outcomes(
 ) -> list[Outcome]:
     data, stack, config = trainer.data, trainer.stack, trainer.config
     test = _evaluate(trainer, data.x_test, data.y_test)
-    train = _evaluate(trainer, data.x[trainer.subset], data.y[trainer.subset])
+    train = _evaluate(trainer, data.x, data.y, trainer.subset)
     finals = {
         **{f"test_{key}": value.tolist() for key, value in test.items()},
         **{f"train_{key}": value.tolist() for key, value in train.items()},
