@@ -60,6 +60,20 @@ def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
     assert list((tmp_path / "digits").iterdir()) == []
 
 
+def test_two_runs_may_write_the_same_records_at_once(tmp_path, monkeypatch):
+    store, fsync = Store(tmp_path), records.os.fsync
+
+    def overtaken(fd):
+        monkeypatch.setattr(records.os, "fsync", fsync)
+        path = store.write("digits", CONFIG, [record()])
+        assert [json.loads(line)["method"] for line in path.read_text().splitlines()] == ["none"]
+
+    monkeypatch.setattr(records.os, "fsync", overtaken)
+    path = store.write("digits", CONFIG, [record()])
+    assert [r["method"] for r in store.read()] == ["none"]
+    assert list((tmp_path / "digits").iterdir()) == [path]
+
+
 def test_what_a_killed_write_left_is_not_read_and_is_replaced(tmp_path):
     store = Store(tmp_path)
     path = store.write("digits", CONFIG, [record()])

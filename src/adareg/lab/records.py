@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from adareg.lab.config import Config
 from adareg.lab.engine import Replica
@@ -118,17 +119,24 @@ def _short(number: float) -> float | None:
 
 
 def _write_atomically(path: Path, text: str) -> None:
-    """Through a neighbour that is renamed; one left behind is overwritten the next time."""
-    partial = path.with_suffix(".partial")
+    """Through a neighbour that is renamed; then those that killed runs left behind are removed.
+
+    Two runs may write the same records at once: each has a neighbour of its own, and if the
+    faster run has removed the slower one's, the records are there.
+    """
+    partial = path.with_suffix(f".{uuid4().hex}.partial")
     try:
         with partial.open("w") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-    except OSError:
+    except OSError as error:
         partial.unlink(missing_ok=True)
-        raise
+        if not (isinstance(error, FileNotFoundError) and path.exists()):
+            raise
+    for left in path.parent.glob(f"{path.stem}.*partial"):
+        left.unlink(missing_ok=True)
 
 
 def record(
