@@ -101,6 +101,15 @@ def test_what_is_there_is_not_run_again(tmp_path, monkeypatch):
     assert all(path.stat().st_mtime_ns == when for path, when in before.items())
 
 
+def test_what_is_named_twice_is_run_once(tmp_path):
+    names = ("digits", "digits", "--methods", "none, adareg,none", "--seeds", 1)
+    result = run(*names, "--scale", "smoke", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "4 networks to train" in result.output
+    made = [(r["config"]["n"], r["method"]) for r in Store(tmp_path).read()]
+    assert made == [(n, method) for n in (30, 60) for method in ("none", "adareg")]
+
+
 def test_a_cell_of_another_experiment_is_copied(tmp_path, fabricated, monkeypatch):
     run("mnist-generalization", "--scale", "smoke", "--out", tmp_path)
 

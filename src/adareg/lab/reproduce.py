@@ -94,7 +94,7 @@ def plan(
     jobs: list[Job] = []
     finished = 0
     for experiment in experiments:
-        chosen = methods or experiment.methods
+        chosen = dict.fromkeys(methods or experiment.methods)
         for name in chosen:
             find_method(name)
         count = seeds or experiment.seeds[scale]
