@@ -32,6 +32,16 @@ def test_what_is_written_is_done_and_read(tmp_path):
     assert list(frame["n"]) == [30, 30]
 
 
+def test_a_network_in_two_files_counts_once(tmp_path):
+    store = Store(tmp_path)
+    store.write("digits", CONFIG, [record()])
+    store.write("digits", CONFIG, [record(), record(seed=1)])
+    store.write("digits", CONFIG.override({"lr": "0.1"}), [record()])
+    store.write("copy", CONFIG, [record()])
+    assert sorted(r["seed"] for r in store.read("digits")) == [0, 0, 1]
+    assert len(store.frame()) == 4
+
+
 def test_another_experiments_records_of_the_cell_are_found(tmp_path):
     store = Store(tmp_path)
     store.write("digits", CONFIG, [record()])

@@ -68,9 +68,19 @@ class Store:
         return found
 
     def read(self, experiment: str = "*") -> Iterator[Record]:
-        """Every record, of one experiment or of all, in a fixed order."""
+        """Every network's record, of one experiment or of all, in a fixed order.
+
+        Two runs at once, of different seeds or methods, can both have trained a network; it counts
+        once.
+        """
+        seen = set()
         for path in sorted(self.root.glob(f"{experiment}/*.jsonl")):
-            yield from _read(path)
+            cell = path.parent.name, path.stem.rpartition("-")[0]
+            for record in _read(path):
+                key = (*cell, record["method"], record["seed"])
+                if key not in seen:
+                    yield record
+                seen.add(key)
 
     def frame(self, experiment: str = "*") -> pd.DataFrame:
         """One row for each network: experiment, method, seed, config, metrics, last layer."""
