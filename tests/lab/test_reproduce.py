@@ -173,6 +173,14 @@ def test_a_gpu_that_is_not_there(tmp_path):
     assert "no GPU is available here; use cpu" in result.output
 
 
+def test_a_folder_that_cannot_be_written_to_is_an_error_before_training(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(cell, "run", lambda *args: pytest.fail("trained in vain"))
+    result = run("digits", "--scale", "smoke", "--out", tmp_path / "file")
+    assert result.exit_code == 1
+    assert f"Not a directory: '{tmp_path / 'file' / 'digits'}'" in result.output
+
+
 def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
     def full(*args):
         raise OSError(28, "No space left on device")

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -34,11 +35,18 @@ class Store:
     """The records below a folder: ``<experiment>/<cell>-<config>-<replicas>.jsonl``.
 
     Args:
-        root: the folder; made at the first write.
+        root: the folder; made when it is first written to.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
+
+    def prepare(self, experiment: str) -> None:
+        """Make an experiment's folder and try to write to it, before anything is trained."""
+        folder = self.root / experiment
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
 
     def write(self, experiment: str, config: Config, records: Sequence[Record]) -> Path:
         """Write the records of one stack, all or none of them."""

@@ -127,6 +127,8 @@ def run(
     Records that another experiment has made of the very same cell are copied, not made again.
     """
     reporter.plan(jobs, finished)
+    for name in dict.fromkeys(job.experiment for job in jobs):
+        store.prepare(name)
     for job in jobs:
         reporter.start(job)
         made = _copies(job, store)
