@@ -225,6 +225,29 @@ def test_without_a_name_experiments_are_listed():
     assert all(name in result.output for name in EXPERIMENTS)
 
 
+def test_the_commit_is_of_this_package_and_of_all_of_it(tmp_path, monkeypatch):
+    def git(*arguments):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        subprocess.run(["git", "-C", tmp_path, *identity, *arguments], check=True)
+
+    package = tmp_path / "site-packages" / "adareg"
+    (package / "core").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    monkeypatch.setattr(reproduce.adareg, "__file__", str(package / "__init__.py"))
+    monkeypatch.delenv("ADAREG_COMMIT", raising=False)
+    commit = reproduce.commit.__wrapped__
+    assert commit() is None
+    git("init", "--quiet")
+    git("commit", "--quiet", "--allow-empty", "--message", "a repository around the package")
+    assert commit() is None
+    git("add", ".")
+    git("commit", "--quiet", "--message", "the package's own")
+    head = commit()
+    assert len(head) == 40
+    (package / "core" / "rules.py").write_text("changed")
+    assert commit() == f"{head}+"
+
+
 def results(folder):
     """All records, without what differs from run to run."""
     changing = {"seconds", "environment"}

@@ -196,17 +196,22 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 @cache
 def commit() -> str | None:
-    """The commit of the source tree in use, with ``+`` if it was changed; None if it has none."""
+    """The commit of the source tree in use, with ``+`` if it was changed; None if it has none.
+
+    A package that is installed inside somebody else's repository has none.
+    """
     if "ADAREG_COMMIT" in os.environ:
         return os.environ["ADAREG_COMMIT"]
-    git = ["git", "-C", str(Path(__file__).parent)]
+    package = Path(adareg.__file__)
     try:
-        head = subprocess.run(
-            [*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        changed = subprocess.run(
-            [*git, "status", "--porcelain", "--", "."], capture_output=True, text=True, check=True
-        ).stdout
+        _git(package.parent, "ls-files", "--error-unmatch", package.name)
+        head = _git(package.parent, "rev-parse", "HEAD")
+        changed = _git(package.parent, "status", "--porcelain", "--", ".")
     except (OSError, subprocess.CalledProcessError):
         return None
     return f"{head}+" if changed else head
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
