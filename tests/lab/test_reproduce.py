@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from adareg import cli
 from adareg.lab import cell, data, reproduce
 from adareg.lab.data import DataNotFoundError
+from adareg.lab.engine import Replica
 from adareg.lab.experiments import EXPERIMENTS, SCALES
 from adareg.lab.methods import METHODS
 from adareg.lab.models import ARCHITECTURES
@@ -124,6 +126,27 @@ def test_a_cell_of_another_experiment_is_copied(tmp_path, fabricated, monkeypatc
     assert len(copies) == 6
     for key, copy in copies.items():
         assert copy == {**origin[key], "experiment": "mnist-spectra"}
+
+
+def test_records_of_other_data_are_not_taken_for_these(tmp_path, fabricated, monkeypatch):
+    arguments = ("--scale", "smoke", "--methods", "none", "--out", tmp_path)
+    run("mnist-generalization", *arguments)
+    other = replace(fake("mnist", n_train=90), provenance={"split": "another", "files": {}})
+    monkeypatch.setattr(data, "load", lambda name, directory=None: other)
+    again = run("mnist-generalization", *arguments)
+    assert again.exit_code == 1
+    assert "records of mnist-generalization that were trained on other data" in again.output
+    run("mnist-spectra", *arguments)
+    (copied, *_) = Store(tmp_path).read("mnist-spectra")
+    assert copied["data"] == other.provenance
+
+
+def test_a_copy_has_the_scale_it_was_made_for(tmp_path, fabricated):
+    run("mnist-generalization", "--scale", "smoke", "--methods", "none", "--out", tmp_path)
+    (config,) = EXPERIMENTS["mnist-spectra"].cells("smoke")
+    job = reproduce.Job("mnist-spectra", "paper", config, (Replica("none", 0),))
+    (copy,) = reproduce._copies(job, Store(tmp_path), data.load("mnist"))
+    assert (copy["experiment"], copy["scale"]) == ("mnist-spectra", "paper")
 
 
 def test_overrides_make_another_cell(tmp_path):

@@ -59,11 +59,13 @@ class Store:
         _write_atomically(path, "".join(lines))
         return path
 
-    def done(self, experiment: str, config: Config) -> set[Replica]:
-        """The networks of a cell that have been trained."""
+    def done(self, experiment: str, config: Config) -> dict[Replica, Record]:
+        """The records of a cell's networks that have been trained."""
         files = (self.root / experiment).glob(f"{config.slug}-{config.digest}-*.jsonl")
         return {
-            Replica(record["method"], record["seed"]) for path in files for record in _read(path)
+            Replica(record["method"], record["seed"]): record
+            for path in sorted(files)
+            for record in _read(path)
         }
 
     def elsewhere(self, experiment: str, config: Config) -> dict[Replica, Record]:

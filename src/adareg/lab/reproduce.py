@@ -23,7 +23,7 @@ from adareg.lab.engine import Replica, stacks
 from adareg.lab.experiments import Experiment
 from adareg.lab.methods import find as find_method
 from adareg.lab.models import ARCHITECTURES
-from adareg.lab.records import Record, Store
+from adareg.lab.records import Record, RecordError, Store
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,8 @@ def plan(
             config = _resolve(config.override(overrides or {}), sources)
             cell.check(config, sources[config.data], wanted)
             done = store.done(experiment.name, config)
-            finished += len(done.intersection(wanted))
+            _refuse_other_data(done.values(), sources[config.data], store)
+            finished += len(done.keys() & set(wanted))
             missing = [replica for replica in wanted if replica not in done]
             groups = stacks(missing)
             jobs += [Job(experiment.name, scale, config, tuple(group)) for group in groups]
@@ -112,6 +113,22 @@ def plan(
 
 def _resolve(config: Config, sources: Sources) -> Config:
     return config if config.n else replace(config, n=sources[config.data].n_train)
+
+
+def _refuse_other_data(found: Iterable[Record], source: Dataset, store: Store) -> None:
+    """SARCOS, for one, is read from a smaller file where the larger one is not there."""
+    for record in found:
+        if not _same_data(record, source):
+            raise RecordError(
+                f"{store.root} has records of {record['experiment']} that were trained on other "
+                f"data ({record['data'].get('split')}) than are here now "
+                f"({source.provenance.get('split')}); choose another folder with --out"
+            )
+
+
+def _same_data(record: Record, source: Dataset) -> bool:
+    keys = ("files", "split", "counts")
+    return all(record["data"].get(key) == source.provenance.get(key) for key in keys)
 
 
 def run(
@@ -124,14 +141,15 @@ def run(
 ) -> None:
     """Do all jobs, one after another; each is recorded when it ends.
 
-    Records that another experiment has made of the very same cell are copied, not made again.
+    Records that another experiment has made of the very same cell, from the same data, are
+    copied, not made again.
     """
     reporter.plan(jobs, finished)
     for name in dict.fromkeys(job.experiment for job in jobs):
         store.prepare(name)
     for job in jobs:
         reporter.start(job)
-        made = _copies(job, store)
+        made = _copies(job, store, sources[job.config.data])
         reporter.advance(job, len(made) * job.samples)
         there = {(record["method"], record["seed"]) for record in made}
         left = tuple(r for r in job.replicas if (r.method, r.seed) not in there)
@@ -141,9 +159,13 @@ def run(
         reporter.finish(job, store.write(job.experiment, job.config, made))
 
 
-def _copies(job: Job, store: Store) -> list[Record]:
+def _copies(job: Job, store: Store, source: Dataset) -> list[Record]:
     found = store.elsewhere(job.experiment, job.config)
-    return [{**found[r], "experiment": job.experiment} for r in job.replicas if r in found]
+    return [
+        {**found[r], "experiment": job.experiment, "scale": job.scale}
+        for r in job.replicas
+        if r in found and _same_data(found[r], source)
+    ]
 
 
 def train(job: Job, source: Dataset, device: torch.device, reporter: Reporter) -> list[Record]:
