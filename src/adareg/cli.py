@@ -132,12 +132,12 @@ def _reproduce(
             raise ValueError(f"--set {key!r}: expected KEY=VALUE")
     sources, store = lab.Sources(directory), Store(out)
     jobs, finished = lab.plan(
-        [find(name) for name in names],
+        [find(name) for name in dict.fromkeys(names)],
         scale,
         sources,
         store,
         seeds,
-        methods.split(",") if methods else None,
+        [name.strip() for name in methods.split(",")] if methods else None,
         {key: value for key, _, value in pairs},
     )
     lab.run(jobs, finished, sources, store, device, reporter)
@@ -179,6 +179,6 @@ def data_check(names: Names = None, data: DataDirectory = None) -> None:
 def _errors_in_one_line() -> Iterator[None]:
     try:
         yield
-    except (OSError, ImportError, ValueError) as error:
+    except (OSError, ImportError, MemoryError, ValueError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error

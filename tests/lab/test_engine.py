@@ -1,10 +1,14 @@
 """A network in a stack is the network trained alone."""
 
+import gc
+import math
+import weakref
 from dataclasses import replace
 
 import pytest
 import torch
 from torch.nn.functional import conv2d, max_pool2d
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from adareg.lab import alone, cell, engine, ops
 from adareg.lab.config import Config
@@ -116,7 +120,28 @@ def test_pooling_prefers_the_corner_that_torch_prefers():
     assert torch.equal(mine.squeeze(), its.squeeze())
 
 
-def test_out_of_memory_splits_the_stack_and_gives_the_same(monkeypatch):
+def no_memory_while_recording():
+    """What is left of it when the end of a CUDA graph's recording fails too."""
+    try:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    except torch.OutOfMemoryError:
+        raise RuntimeError("operation failed due to a previous error during capture")  # noqa: B904
+
+
+def no_memory_on_a_cpu():
+    raise RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"
+    )
+
+
+def no_memory_on_a_gpu():
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+@pytest.mark.parametrize(
+    "fail", [no_memory_on_a_gpu, no_memory_on_a_cpu, no_memory_while_recording]
+)
+def test_out_of_memory_splits_the_stack_and_gives_the_same(fail, monkeypatch):
     source, config = fake("digits"), config_for("digits")
     replicas = [Replica(m, s) for m in ("adareg", "none") for s in range(3)]
     device = torch.device("cpu")
@@ -127,7 +152,7 @@ def test_out_of_memory_splits_the_stack_and_gives_the_same(monkeypatch):
     def cramped(self, group, *args):
         sizes.append(len(group))
         if len(group) > 2:
-            raise torch.OutOfMemoryError("no more")
+            fail()
         forward(self, group, *args)
 
     monkeypatch.setattr(engine.Trainer, "__init__", cramped)
@@ -138,6 +163,97 @@ def test_out_of_memory_splits_the_stack_and_gives_the_same(monkeypatch):
     for part, one in zip(parts, whole, strict=True):
         assert part.metrics["test_loss"] == pytest.approx(one.metrics["test_loss"], rel=1e-6)
     assert sum(told) == len(replicas) * config.n * config.blocks * config.epochs
+
+
+class Largest(TorchDispatchMode):
+    """Remembers how many numbers the largest tensor had that was made."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor):
+            size = made.untyped_storage().nbytes() // made.element_size()
+            self.numbers = max(self.numbers, size)
+        return made
+
+
+def test_an_evaluation_needs_no_more_memory_for_more_samples(monkeypatch):
+    monkeypatch.setitem(engine._EVALUATE, "cpu", 16)
+    needed = []
+    for n in (20, 80):
+        source, config = fake("mnist", n_train=80), config_for("mnist", n=n)
+        data = Data(source, config, torch.device("cpu"), torch.float64)
+        replicas = [Replica("none", seed) for seed in (0, 1)]
+        trainer = Trainer(replicas, ARCHITECTURES["mnist"], config, data)
+        with Largest() as largest:
+            losses = cell._losses(trainer)
+        needed.append(largest.numbers)
+        with torch.no_grad():
+            output = trainer.stack.forward(data.x[trainer.subset])[-1]
+        whole = data.loss(output, data.y[trainer.subset]).mean(1)
+        torch.testing.assert_close(losses["train_loss"], whole)
+    assert needed[0] == needed[1]
+
+
+def test_a_stack_that_was_too_large_is_gone_before_its_halves_are_made(monkeypatch):
+    source, config, device = fake("digits"), config_for("digits"), torch.device("cpu")
+    start, epoch, lost = engine.Trainer.__init__, engine.Trainer.epoch, []
+
+    def observed(self, *args):
+        assert not any(trainer() is not None for trainer in lost)
+        start(self, *args)
+        self.itself = self  # a cycle, as torch makes one of a process's first optimizer
+
+    def cramped(self, *args):
+        if len(self.replicas) > 1:
+            lost.append(weakref.ref(self))
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return epoch(self, *args)
+
+    monkeypatch.setattr(engine.Trainer, "__init__", observed)
+    monkeypatch.setattr(engine.Trainer, "epoch", cramped)
+    gc.disable()
+    try:
+        cell.run(config, [Replica("none", seed) for seed in range(2)], source, device)
+    finally:
+        gc.enable()
+    assert len(lost) == 1
+
+
+def test_one_network_too_large_and_other_errors_are_errors(monkeypatch):
+    def fail(*args):
+        raise error
+
+    monkeypatch.setattr(engine.Trainer, "epoch", fail)
+    arguments = (config_for("digits"), [Replica("none", 0)], fake("digits"), torch.device("cpu"))
+    error = torch.OutOfMemoryError("CUDA out of memory")
+    with pytest.raises(MemoryError, match="n21-b8: not even one network fits"):
+        cell.run(*arguments)
+    error = RuntimeError("something else")
+    with pytest.raises(RuntimeError, match="something else"):
+        cell.run(*arguments)
+
+
+def test_a_network_that_diverges_does_not_take_the_others_along(monkeypatch):
+    source, config = fake("digits"), config_for("digits")
+    replicas = [Replica(m, 0) for m in ("none", "weight-decay", "adareg")]
+    undisturbed = cell.run(config, replicas, source, torch.device("cpu"))
+    start = engine.Trainer.__init__
+
+    def spoiled(self, *args):
+        start(self, *args)
+        with torch.no_grad():
+            for parameter in self.stack.parameters.values():
+                parameter[[0, 2]] = torch.nan
+
+    monkeypatch.setattr(engine.Trainer, "__init__", spoiled)
+    none, decayed, adareg = cell.run(config, replicas, source, torch.device("cpu"))
+    assert decayed == undisturbed[1]
+    for lost in (none, adareg):
+        assert lost.metrics["diverged"]
+        assert math.isnan(lost.metrics["test_loss"])
+        assert all(map(math.isnan, lost.arrays["singular_values"]))
 
 
 def test_the_same_seed_gives_the_same_numbers_to_the_last_bit():

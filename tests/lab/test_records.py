@@ -20,16 +20,26 @@ def record(method="none", seed=0, **parts):
 
 def test_what_is_written_is_done_and_read(tmp_path):
     store = Store(tmp_path)
-    assert store.done("digits", CONFIG) == set()
+    assert store.done("digits", CONFIG) == {}
     store.write("digits", CONFIG, [record(), record("adareg", 1)])
-    assert store.done("digits", CONFIG) == {Replica("none", 0), Replica("adareg", 1)}
-    assert store.done("digits", CONFIG.override({"lr": "0.1"})) == set()
-    assert store.done("sarcos", CONFIG) == set()
+    assert store.done("digits", CONFIG).keys() == {Replica("none", 0), Replica("adareg", 1)}
+    assert store.done("digits", CONFIG.override({"lr": "0.1"})) == {}
+    assert store.done("sarcos", CONFIG) == {}
     assert [r["method"] for r in store.read()] == ["none", "adareg"]
     frame = store.frame()
     assert list(frame["method"]) == ["none", "adareg"]
     assert list(frame["stable_rank"]) == [2.0, 2.0]
     assert list(frame["n"]) == [30, 30]
+
+
+def test_a_network_in_two_files_counts_once(tmp_path):
+    store = Store(tmp_path)
+    store.write("digits", CONFIG, [record()])
+    store.write("digits", CONFIG, [record(), record(seed=1)])
+    store.write("digits", CONFIG.override({"lr": "0.1"}), [record()])
+    store.write("copy", CONFIG, [record()])
+    assert sorted(r["seed"] for r in store.read("digits")) == [0, 0, 1]
+    assert len(store.frame()) == 4
 
 
 def test_another_experiments_records_of_the_cell_are_found(tmp_path):
@@ -58,6 +68,20 @@ def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         Store(tmp_path).write("digits", CONFIG, [record()])
     assert list((tmp_path / "digits").iterdir()) == []
+
+
+def test_two_runs_may_write_the_same_records_at_once(tmp_path, monkeypatch):
+    store, fsync = Store(tmp_path), records.os.fsync
+
+    def overtaken(fd):
+        monkeypatch.setattr(records.os, "fsync", fsync)
+        path = store.write("digits", CONFIG, [record()])
+        assert [json.loads(line)["method"] for line in path.read_text().splitlines()] == ["none"]
+
+    monkeypatch.setattr(records.os, "fsync", overtaken)
+    path = store.write("digits", CONFIG, [record()])
+    assert [r["method"] for r in store.read()] == ["none"]
+    assert list((tmp_path / "digits").iterdir()) == [path]
 
 
 def test_what_a_killed_write_left_is_not_read_and_is_replaced(tmp_path):

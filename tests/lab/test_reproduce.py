@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from adareg import cli
 from adareg.lab import cell, data, reproduce
 from adareg.lab.data import DataNotFoundError
+from adareg.lab.engine import Replica
 from adareg.lab.experiments import EXPERIMENTS, SCALES
 from adareg.lab.methods import METHODS
 from adareg.lab.models import ARCHITECTURES
@@ -101,6 +103,15 @@ def test_what_is_there_is_not_run_again(tmp_path, monkeypatch):
     assert all(path.stat().st_mtime_ns == when for path, when in before.items())
 
 
+def test_what_is_named_twice_is_run_once(tmp_path):
+    names = ("digits", "digits", "--methods", "none, adareg,none", "--seeds", 1)
+    result = run(*names, "--scale", "smoke", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "4 networks to train" in result.output
+    made = [(r["config"]["n"], r["method"]) for r in Store(tmp_path).read()]
+    assert made == [(n, method) for n in (30, 60) for method in ("none", "adareg")]
+
+
 def test_a_cell_of_another_experiment_is_copied(tmp_path, fabricated, monkeypatch):
     run("mnist-generalization", "--scale", "smoke", "--out", tmp_path)
 
@@ -115,6 +126,27 @@ def test_a_cell_of_another_experiment_is_copied(tmp_path, fabricated, monkeypatc
     assert len(copies) == 6
     for key, copy in copies.items():
         assert copy == {**origin[key], "experiment": "mnist-spectra"}
+
+
+def test_records_of_other_data_are_not_taken_for_these(tmp_path, fabricated, monkeypatch):
+    arguments = ("--scale", "smoke", "--methods", "none", "--out", tmp_path)
+    run("mnist-generalization", *arguments)
+    other = replace(fake("mnist", n_train=90), provenance={"split": "another", "files": {}})
+    monkeypatch.setattr(data, "load", lambda name, directory=None: other)
+    again = run("mnist-generalization", *arguments)
+    assert again.exit_code == 1
+    assert "records of mnist-generalization that were trained on other data" in again.output
+    run("mnist-spectra", *arguments)
+    (copied, *_) = Store(tmp_path).read("mnist-spectra")
+    assert copied["data"] == other.provenance
+
+
+def test_a_copy_has_the_scale_it_was_made_for(tmp_path, fabricated):
+    run("mnist-generalization", "--scale", "smoke", "--methods", "none", "--out", tmp_path)
+    (config,) = EXPERIMENTS["mnist-spectra"].cells("smoke")
+    job = reproduce.Job("mnist-spectra", "paper", config, (Replica("none", 0),))
+    (copy,) = reproduce._copies(job, Store(tmp_path), data.load("mnist"))
+    assert (copy["experiment"], copy["scale"]) == ("mnist-spectra", "paper")
 
 
 def test_overrides_make_another_cell(tmp_path):
@@ -164,6 +196,14 @@ def test_a_gpu_that_is_not_there(tmp_path):
     assert "no GPU is available here; use cpu" in result.output
 
 
+def test_a_folder_that_cannot_be_written_to_is_an_error_before_training(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(cell, "run", lambda *args: pytest.fail("trained in vain"))
+    result = run("digits", "--scale", "smoke", "--out", tmp_path / "file")
+    assert result.exit_code == 1
+    assert f"Not a directory: '{tmp_path / 'file' / 'digits'}'" in result.output
+
+
 def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
     def full(*args):
         raise OSError(28, "No space left on device")
@@ -206,6 +246,29 @@ def test_without_a_name_experiments_are_listed():
     result = run()
     assert result.exit_code == 0
     assert all(name in result.output for name in EXPERIMENTS)
+
+
+def test_the_commit_is_of_this_package_and_of_all_of_it(tmp_path, monkeypatch):
+    def git(*arguments):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        subprocess.run(["git", "-C", tmp_path, *identity, *arguments], check=True)
+
+    package = tmp_path / "site-packages" / "adareg"
+    (package / "core").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    monkeypatch.setattr(reproduce.adareg, "__file__", str(package / "__init__.py"))
+    monkeypatch.delenv("ADAREG_COMMIT", raising=False)
+    commit = reproduce.commit.__wrapped__
+    assert commit() is None
+    git("init", "--quiet")
+    git("commit", "--quiet", "--allow-empty", "--message", "a repository around the package")
+    assert commit() is None
+    git("add", ".")
+    git("commit", "--quiet", "--message", "the package's own")
+    head = commit()
+    assert len(head) == 40
+    (package / "core" / "rules.py").write_text("changed")
+    assert commit() == f"{head}+"
 
 
 def results(folder):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +17,9 @@ from adareg.lab.data import Dataset
 from adareg.lab.engine import Data, Progress, Replica, Trainer, products, stacks
 from adareg.lab.methods import METHODS
 from adareg.lab.models import ARCHITECTURES
+
+#: How torch says it where it has no class for it: on a CPU, and for the workspace of a product.
+_OUT_OF_MEMORY = ("DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 @dataclass
@@ -65,7 +70,11 @@ def run(
 def _train_or_split(
     config: Config, replicas: Sequence[Replica], data: Data, progress: Progress
 ) -> list[Outcome]:
-    """Out of memory: two stacks of half the size, one after the other."""
+    """Out of memory: two stacks of half the size, one after the other.
+
+    Raises:
+        MemoryError: a single network is too large.
+    """
     told = 0
 
     def counted(samples: int) -> None:
@@ -75,10 +84,15 @@ def _train_or_split(
 
     try:
         return _train(config, replicas, data, counted)
-    except torch.OutOfMemoryError:
-        if len(replicas) == 1:
+    except (RuntimeError, MemoryError) as error:
+        if not _out_of_memory(error):
             raise
+        if len(replicas) == 1:
+            raise MemoryError(
+                f"{config.slug}: not even one network fits into memory; set a smaller batch"
+            ) from error
     progress(-told)
+    gc.collect()  # the first optimizer of a process is part of a cycle, and holds its stack
     torch.cuda.empty_cache()
     half = len(replicas) // 2
     return [
@@ -86,6 +100,17 @@ def _train_or_split(
         for part in (replicas[:half], replicas[half:])
         for outcome in _train_or_split(config, part, data, progress)
     ]
+
+
+def _out_of_memory(error: BaseException | None) -> bool:
+    """Also where it only led to the error, as when a CUDA graph's recording cannot be ended."""
+    while error is not None:
+        if isinstance(error, torch.OutOfMemoryError | MemoryError):
+            return True
+        if any(words in str(error) for words in _OUT_OF_MEMORY):
+            return True
+        error = error.__context__
+    return False
 
 
 def _train(
@@ -108,24 +133,29 @@ def _losses(trainer: Trainer) -> dict[str, Tensor]:
     """Loss on the training samples and on the test samples, and the test accuracy, (R,) each."""
     data = trainer.data
     test = _evaluate(trainer, data.x_test, data.y_test)
-    train = _evaluate(trainer, data.x[trainer.subset], data.y[trainer.subset])
+    train = _evaluate(trainer, data.x, data.y, trainer.subset)
     kept = {f"test_{key}": value for key, value in test.items() if value.ndim == 1}
     return {"train_loss": train["loss"], **kept}
 
 
-def _evaluate(trainer: Trainer, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    """Mean loss and accuracy, or loss and explained variance, of all tasks and of each."""
+def _evaluate(
+    trainer: Trainer, x: Tensor, y: Tensor, samples: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Mean loss and accuracy, or loss and explained variance, of all tasks and of each.
+
+    On all of ``x``, or on each replica's own ``samples`` of it, (R, n) indices.
+    """
     loss, hits = torch.zeros(2, len(trainer.replicas), dtype=torch.float64, device=x.device)
     squares = torch.zeros((), dtype=torch.float64, device=x.device)
-    shared = x.ndim == trainer.data.x.ndim
-    for part, output in trainer.predict(x):
-        target = y[part].expand(len(output), *y[part].shape) if shared else y[:, part]
+    y = y.expand(len(trainer.replicas), *y.shape) if samples is None else y[samples]
+    for part, output in trainer.predict(x, samples):
+        target = y[:, part]
         loss += trainer.data.loss(output, target).sum(1, dtype=torch.float64)
         if trainer.data.task == "classification":
             hits += (output.argmax(-1) == target).sum(1)
         else:
             squares = squares + (output - target).square().sum(1, dtype=torch.float64)
-    count = len(x) if shared else x.shape[1]
+    count = y.shape[1]
     if trainer.data.task == "classification":
         return {"loss": loss / count, "accuracy": hits / count}
     variance, errors = y.double().var(-2, correction=0), squares / count
@@ -141,7 +171,7 @@ def _outcomes(
 ) -> list[Outcome]:
     data, stack, config = trainer.data, trainer.stack, trainer.config
     test = _evaluate(trainer, data.x_test, data.y_test)
-    train = _evaluate(trainer, data.x[trainer.subset], data.y[trainer.subset])
+    train = _evaluate(trainer, data.x, data.y, trainer.subset)
     finals = {
         **{f"test_{key}": value.tolist() for key, value in test.items()},
         **{f"train_{key}": value.tolist() for key, value in train.items()},
@@ -152,7 +182,7 @@ def _outcomes(
     spectra = _spectra(trainer)
     with torch.no_grad():
         related = correlation(stack.matrix(stack.last).double()).tolist()
-        singular = torch.linalg.svdvals(stack.matrix(stack.last).double()).tolist()
+        singular = _singular_values(stack.matrix(stack.last).double()).tolist()
     outcomes = []
     for i, replica in enumerate(trainer.replicas):
         metrics = {name: values[i] for name, values in finals.items()}
@@ -171,6 +201,13 @@ def _outcomes(
         )
         outcomes.append(outcome)
     return outcomes
+
+
+def _singular_values(W: Tensor) -> Tensor:  # (R, p, d) -> (R, min(p, d))
+    """NaN for a replica that diverged; its matrix would be refused, and the whole stack with it."""
+    finite = W.isfinite().all(-1).all(-1)[:, None, None]
+    values = torch.linalg.svdvals(torch.where(finite, W, 0))
+    return torch.where(finite[..., 0], values, math.nan)
 
 
 @torch.no_grad()

@@ -153,14 +153,18 @@ class Trainer:
         self._seen.clear()
 
     @torch.no_grad()
-    def predict(self, x: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Outputs (R, b, k) for samples (b, …) or (R, b, …) of each replica, part by part."""
-        shared = x.ndim == self.data.x.ndim
-        total, R = (len(x) if shared else x.shape[1]), len(self.replicas)
+    def predict(self, x: Tensor, samples: Tensor | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """Outputs (R, b, k) part by part, so that memory does not grow with the samples.
+
+        Args:
+            x: what all replicas are given, (N, …).
+            samples: which of ``x`` each replica is given instead of all, (R, n) indices.
+        """
+        total, R = (len(x) if samples is None else samples.shape[1]), len(self.replicas)
         size = max(1, _EVALUATE[x.device.type] // R)
         for start in range(0, total, size):
             part = slice(start, min(start + size, total))
-            chunk = x[part].expand(R, *x[part].shape) if shared else x[:, part]
+            chunk = x[part].expand(R, *x[part].shape) if samples is None else x[samples[:, part]]
             yield part, self.stack.forward(chunk)[-1]
 
     def prior(self, replica: int) -> dict[str, MatrixNormal]:

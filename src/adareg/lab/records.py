@@ -12,7 +12,9 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from adareg.lab.config import Config
 from adareg.lab.engine import Replica
@@ -33,11 +35,18 @@ class Store:
     """The records below a folder: ``<experiment>/<cell>-<config>-<replicas>.jsonl``.
 
     Args:
-        root: the folder; made at the first write.
+        root: the folder; made when it is first written to.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
+
+    def prepare(self, experiment: str) -> None:
+        """Make an experiment's folder and try to write to it, before anything is trained."""
+        folder = self.root / experiment
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
 
     def write(self, experiment: str, config: Config, records: Sequence[Record]) -> Path:
         """Write the records of one stack, all or none of them."""
@@ -50,11 +59,13 @@ class Store:
         _write_atomically(path, "".join(lines))
         return path
 
-    def done(self, experiment: str, config: Config) -> set[Replica]:
-        """The networks of a cell that have been trained."""
+    def done(self, experiment: str, config: Config) -> dict[Replica, Record]:
+        """The records of a cell's networks that have been trained."""
         files = (self.root / experiment).glob(f"{config.slug}-{config.digest}-*.jsonl")
         return {
-            Replica(record["method"], record["seed"]) for path in files for record in _read(path)
+            Replica(record["method"], record["seed"]): record
+            for path in sorted(files)
+            for record in _read(path)
         }
 
     def elsewhere(self, experiment: str, config: Config) -> dict[Replica, Record]:
@@ -67,9 +78,19 @@ class Store:
         return found
 
     def read(self, experiment: str = "*") -> Iterator[Record]:
-        """Every record, of one experiment or of all, in a fixed order."""
+        """Every network's record, of one experiment or of all, in a fixed order.
+
+        Two runs at once, of different seeds or methods, can both have trained a network; it counts
+        once.
+        """
+        seen = set()
         for path in sorted(self.root.glob(f"{experiment}/*.jsonl")):
-            yield from _read(path)
+            cell = path.parent.name, path.stem.rpartition("-")[0]
+            for record in _read(path):
+                key = (*cell, record["method"], record["seed"])
+                if key not in seen:
+                    yield record
+                seen.add(key)
 
     def frame(self, experiment: str = "*") -> pd.DataFrame:
         """One row for each network: experiment, method, seed, config, metrics, last layer."""
@@ -118,17 +139,24 @@ def _short(number: float) -> float | None:
 
 
 def _write_atomically(path: Path, text: str) -> None:
-    """Through a neighbour that is renamed; one left behind is overwritten the next time."""
-    partial = path.with_suffix(".partial")
+    """Through a neighbour that is renamed; then those that killed runs left behind are removed.
+
+    Two runs may write the same records at once: each has a neighbour of its own, and if the
+    faster run has removed the slower one's, the records are there.
+    """
+    partial = path.with_suffix(f".{uuid4().hex}.partial")
     try:
         with partial.open("w") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-    except OSError:
+    except OSError as error:
         partial.unlink(missing_ok=True)
-        raise
+        if not (isinstance(error, FileNotFoundError) and path.exists()):
+            raise
+    for left in path.parent.glob(f"{path.stem}.*partial"):
+        left.unlink(missing_ok=True)
 
 
 def record(

@@ -23,7 +23,7 @@ from adareg.lab.engine import Replica, stacks
 from adareg.lab.experiments import Experiment
 from adareg.lab.methods import find as find_method
 from adareg.lab.models import ARCHITECTURES
-from adareg.lab.records import Record, Store
+from adareg.lab.records import Record, RecordError, Store
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def plan(
     jobs: list[Job] = []
     finished = 0
     for experiment in experiments:
-        chosen = methods or experiment.methods
+        chosen = dict.fromkeys(methods or experiment.methods)
         for name in chosen:
             find_method(name)
         count = seeds or experiment.seeds[scale]
@@ -103,7 +103,8 @@ def plan(
             config = _resolve(config.override(overrides or {}), sources)
             cell.check(config, sources[config.data], wanted)
             done = store.done(experiment.name, config)
-            finished += len(done.intersection(wanted))
+            _refuse_other_data(done.values(), sources[config.data], store)
+            finished += len(done.keys() & set(wanted))
             missing = [replica for replica in wanted if replica not in done]
             groups = stacks(missing)
             jobs += [Job(experiment.name, scale, config, tuple(group)) for group in groups]
@@ -112,6 +113,22 @@ def plan(
 
 def _resolve(config: Config, sources: Sources) -> Config:
     return config if config.n else replace(config, n=sources[config.data].n_train)
+
+
+def _refuse_other_data(found: Iterable[Record], source: Dataset, store: Store) -> None:
+    """SARCOS, for one, is read from a smaller file where the larger one is not there."""
+    for record in found:
+        if not _same_data(record, source):
+            raise RecordError(
+                f"{store.root} has records of {record['experiment']} that were trained on other "
+                f"data ({record['data'].get('split')}) than are here now "
+                f"({source.provenance.get('split')}); choose another folder with --out"
+            )
+
+
+def _same_data(record: Record, source: Dataset) -> bool:
+    keys = ("files", "split", "counts")
+    return all(record["data"].get(key) == source.provenance.get(key) for key in keys)
 
 
 def run(
@@ -124,12 +141,15 @@ def run(
 ) -> None:
     """Do all jobs, one after another; each is recorded when it ends.
 
-    Records that another experiment has made of the very same cell are copied, not made again.
+    Records that another experiment has made of the very same cell, from the same data, are
+    copied, not made again.
     """
     reporter.plan(jobs, finished)
+    for name in dict.fromkeys(job.experiment for job in jobs):
+        store.prepare(name)
     for job in jobs:
         reporter.start(job)
-        made = _copies(job, store)
+        made = _copies(job, store, sources[job.config.data])
         reporter.advance(job, len(made) * job.samples)
         there = {(record["method"], record["seed"]) for record in made}
         left = tuple(r for r in job.replicas if (r.method, r.seed) not in there)
@@ -139,9 +159,13 @@ def run(
         reporter.finish(job, store.write(job.experiment, job.config, made))
 
 
-def _copies(job: Job, store: Store) -> list[Record]:
+def _copies(job: Job, store: Store, source: Dataset) -> list[Record]:
     found = store.elsewhere(job.experiment, job.config)
-    return [{**found[r], "experiment": job.experiment} for r in job.replicas if r in found]
+    return [
+        {**found[r], "experiment": job.experiment, "scale": job.scale}
+        for r in job.replicas
+        if r in found and _same_data(found[r], source)
+    ]
 
 
 def train(job: Job, source: Dataset, device: torch.device, reporter: Reporter) -> list[Record]:
@@ -194,17 +218,22 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 @cache
 def commit() -> str | None:
-    """The commit of the source tree in use, with ``+`` if it was changed; None if it has none."""
+    """The commit of the source tree in use, with ``+`` if it was changed; None if it has none.
+
+    A package that is installed inside somebody else's repository has none.
+    """
     if "ADAREG_COMMIT" in os.environ:
         return os.environ["ADAREG_COMMIT"]
-    git = ["git", "-C", str(Path(__file__).parent)]
+    package = Path(adareg.__file__)
     try:
-        head = subprocess.run(
-            [*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        changed = subprocess.run(
-            [*git, "status", "--porcelain", "--", "."], capture_output=True, text=True, check=True
-        ).stdout
+        _git(package.parent, "ls-files", "--error-unmatch", package.name)
+        head = _git(package.parent, "rev-parse", "HEAD")
+        changed = _git(package.parent, "status", "--porcelain", "--", ".")
     except (OSError, subprocess.CalledProcessError):
         return None
     return f"{head}+" if changed else head
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
