@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from adareg.lab import alone, cell, engine, ops
 from adareg.lab.config import Config
 from adareg.lab.engine import Data, Replica, Trainer, products, stacks
-from adareg.lab.methods import METHODS
+from adareg.lab.methods import METHODS, Method
 from adareg.lab.models import ARCHITECTURES
 from fabricated_data import fake
 
@@ -71,6 +71,17 @@ def test_other_networks_too(name):
     methods = ("none", "weight-decay", "dropout", "batch-norm", "decov", "adareg")
     config = config_for(name, augment=name == "cifar10", epochs=1)
     compare(fake(name), config, [Replica(m, 1) for m in methods])
+
+
+def test_each_replica_can_have_strengths_of_its_own(monkeypatch):
+    own = {
+        "mild": Method(label="mild", weight_decay=1e-3, decov=0.05, dropout=0.3),
+        "strong": Method(label="strong", weight_decay=0.1, rule="joint", strength=1e-2),
+        "other": Method(label="other", decov=True, dropout=0.7, rule="joint", layers="fc"),
+    }
+    for name, method in own.items():
+        monkeypatch.setitem(METHODS, name, method)
+    compare(fake("digits"), config_for("digits"), [Replica(m, s) for m in own for s in (0, 1)])
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

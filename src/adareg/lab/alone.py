@@ -31,27 +31,25 @@ def train(
         y: labels (N,) or targets (N, tasks).
     """
     method = METHODS[replica.method]
-    dropout = config.dropout if method.dropout else 0.0
-    network = Network(ARCHITECTURES[config.data], replica.seed, method.batch_norm, dropout)
+    strengths = method.strengths(config)
+    network = Network(
+        ARCHITECTURES[config.data], replica.seed, method.batch_norm, strengths.dropout
+    )
     network.to(x.device, x.dtype)
     optimizer = torch.optim.Adam(
-        network.parameters(),
-        config.lr,
-        weight_decay=config.weight_decay if method.weight_decay else 0.0,
+        network.parameters(), config.lr, weight_decay=strengths.weight_decay
     )
     reg = None
     if method.rule is not None:
-        reg = adareg.AdaReg(
-            network, method.layers, config.penalty_strength, config.bounds, method.rule
-        )
+        reg = adareg.AdaReg(network, method.layers, strengths.adareg, config.bounds, method.rule)
         reg.attach(optimizer)
     for epoch, batches in _epochs(replica.seed, config, x, y):
         for inputs, targets in batches:
             optimizer.zero_grad()
             *hidden, output = network.hidden(inputs)
             loss = mse_loss(output, targets) if y.ndim == 2 else cross_entropy(output, targets)
-            if method.decov:
-                loss = loss + config.decov * sum(decov(h) for h in hidden)
+            if strengths.decov > 0:
+                loss = loss + strengths.decov * sum(decov(h) for h in hidden)
             loss.backward()
             optimizer.step()
         if reg is not None and (epoch + 1) % config.epochs == 0:

@@ -115,9 +115,13 @@ class Trainer:
             fused=device.type == "cuda",
             capturable=device.type == "cuda",
         )
-        self._decayed = self._members(lambda method: method.weight_decay)
-        self._dropped = self._members(lambda method: method.dropout and config.dropout > 0)
-        self._decorrelated = self._members(lambda method: method.decov)
+        strengths = torch.tensor([m.strengths(config) for m in self.methods], dtype=torch.float64)
+        self._decay, self._rate, self._decov_weight, self._strength = strengths.to(
+            device, dtype
+        ).unbind(1)
+        self._decayed = self._members(lambda method: method.strengths(config).weight_decay > 0)
+        self._dropped = self._members(lambda method: method.strengths(config).dropout > 0)
+        self._decorrelated = self._members(lambda method: method.strengths(config).decov > 0)
         self._regularized = self._regularized_layers()
         self.priors = {
             key: MatrixNormal.identity(self.stack.matrix(key[1])[members])
@@ -253,9 +257,10 @@ class Trainer:
         return crop_and_flip(self.data.padded, samples, self.seeds, self.step)
 
     def _dropper(self) -> Callable[[Tensor, int], Tensor] | None:
-        members, rate = self._dropped, self.config.dropout
+        members = self._dropped
         if members is None:
             return None
+        rate = self._rate[members, None, None]
         first = 0 if self.stack.architecture.channels else 1
 
         def drop(h: Tensor, place: int) -> Tensor:
@@ -264,25 +269,28 @@ class Trainer:
             shape = (h.shape[1], h.shape[2])
             draw = random.uniform(self.seeds[members], Purpose.DROPOUT + place, self.step, shape)
             scale = torch.ones_like(h)
-            scale[members] = (draw >= rate).to(h.dtype) / (1 - rate)
+            scale[members] = (draw >= rate.float()).to(h.dtype) / (1 - rate)
             return h * scale
 
         return drop
 
     def _decov(self, hidden: Sequence[Tensor]) -> Tensor | float:
-        if self._decorrelated is None:
+        members = self._decorrelated
+        if members is None:
             return 0.0
-        return self.config.decov * sum(decov(h[self._decorrelated]).sum() for h in hidden)
+        return sum((self._decov_weight[members] * decov(h[members])).sum() for h in hidden)
 
     def _regularize(self, grads: dict[str, Tensor]) -> None:
         """Add the gradients of weight decay and of AdaReg's penalty, each to its own replicas."""
         if self._decayed is not None:
+            decay = self._decay[self._decayed]
             for name, parameter in self.stack.parameters.items():
-                grads[name][self._decayed] += self.config.weight_decay * parameter[self._decayed]
+                own = parameter[self._decayed]
+                grads[name][self._decayed] += decay.view(-1, *[1] * (own.ndim - 1)) * own
         for key, prior in self.priors.items():
             members, name = self._regularized[key], f"{key[1]}.weight"
             product = prior.product(self.stack.matrix(key[1])[members])
-            added = 2 * self.config.penalty_strength * product
+            added = 2 * self._strength[members, None, None] * product
             grads[name][members] += added.view_as(grads[name][members]).to(grads[name].dtype)
 
 

@@ -3,28 +3,59 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from adareg.lab.config import Config
+
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """Which ingredients are on; their strengths are the experiment's (see ``config.Config``).
+    """Which ingredients are on, each at the experiment's strength or at one of its own.
 
     Args:
         label: what readers see.
+        weight_decay: True for ``Config.weight_decay``, or a number; like dropout and decov.
+        dropout: see weight_decay.
+        decov: see weight_decay.
+        batch_norm: normalise after every layer but the last.
         rule: AdaReg's rule, or None for no AdaReg.
         layers: which layers AdaReg regularizes.
+        strength: AdaReg's λ; None for the experiment's.
     """
 
     label: str
-    weight_decay: bool = False
-    dropout: bool = False
+    weight_decay: bool | float = False
+    dropout: bool | float = False
+    decov: bool | float = False
     batch_norm: bool = False
-    decov: bool = False
     rule: str | None = None
     layers: str = "last"
+    strength: float | None = None
+
+    def strengths(self, config: Config) -> Strengths:
+        """How much of each ingredient a network of this method gets in a cell; 0 for none."""
+        return Strengths(
+            _value(self.weight_decay, config.weight_decay),
+            _value(self.dropout, config.dropout),
+            _value(self.decov, config.decov),
+            config.penalty_strength if self.strength is None else self.strength,
+        )
+
+
+class Strengths(NamedTuple):
+    """The numbers behind a method's ingredients."""
+
+    weight_decay: float
+    dropout: float
+    decov: float
+    adareg: float
+
+
+def _value(own: bool | float, default: float) -> float:
+    return default if own is True else float(own)
 
 
 #: One place to add another. Neighbours share an ingredient, so that a stack, which keeps this
