@@ -126,8 +126,9 @@ class AdaRegCallback(Callback):
         self._detach()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Leave the optimizer."""
+        """Leave the optimizer, and forget the state of a checkpoint that was only tested."""
         self._detach()
+        self._loaded = None
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on exactly; tensors and plain values only."""
