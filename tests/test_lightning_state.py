@@ -147,3 +147,9 @@ def test_a_tested_checkpoint_does_not_reach_the_next_training(tmp_path):
     fit(model, [callback])
     assert callback.regularizer.strength == STRONG["strength"]
     assert_equal(model, plain())
+
+
+def test_a_checkpoint_without_its_state_is_told(tmp_path):
+    fit(module(), [], epochs=1).save_checkpoint(tmp_path / "a.ckpt")
+    with pytest.warns(UserWarning, match="prefix='adareg/'; its prior starts anew"):
+        fit(module(), [AdaRegCallback(**STRONG)], epochs=2, ckpt_path=tmp_path / "a.ckpt")
