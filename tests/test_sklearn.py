@@ -506,6 +506,8 @@ WRONG = {
     "epsilon": [0],
     "n_iter_no_change": [0, 1.5],
     "strength": [-1, "none", np.inf],
+    "rule": ["gibbs", None],
+    "bounds": [(2, 1), (1,), 3],
     "update_every": [0, 1.5],
     "device": ["gpu", 1.5],
     "verbose": [-1, "yes"],
@@ -514,16 +516,16 @@ WRONG = {
 
 @pytest.mark.parametrize(("name", "value"), [(n, v) for n, vs in WRONG.items() for v in vs])
 def test_wrong_parameters_are_named_with_what_is_accepted(iris, name, value):
-    estimator = AdaRegClassifier(**{name: value})  # not yet
+    estimator = AdaRegClassifier(**{"strength": None, name: value})  # not yet
     with pytest.raises(ValueError, match=rf"^{name}=.*: expected "):
         estimator.fit(*iris)
+    with pytest.raises(NotFittedError):
+        estimator.predict(iris[0])
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rule": "gibbs"}, "gibbs"),
-        ({"bounds": (2, 1)}, "bounds"),
         ({"layers": "7"}, "7"),
         ({"early_stopping": True, "validation_fraction": 0.001}, "validation set is too small"),
     ],
