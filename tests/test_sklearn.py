@@ -564,6 +564,12 @@ def test_running_out_of_iterations_warns(iris, solver):
         AdaRegClassifier(solver=solver, max_iter=2, random_state=0).fit(*iris)
 
 
+@pytest.mark.parametrize("strength", [None, 1e-4])
+def test_running_out_of_function_calls_warns(iris, strength):
+    with pytest.warns(ConvergenceWarning, match=r"lbfgs: Maximum calls \(5\) reached"):
+        AdaRegClassifier(solver="lbfgs", max_fun=5, strength=strength, random_state=0).fit(*iris)
+
+
 def test_an_interrupt_keeps_what_was_learned(iris, monkeypatch):
     calls = []
 

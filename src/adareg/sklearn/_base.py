@@ -195,7 +195,8 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
             with progress_bar(bool(self.verbose), epochs) as progress:
                 converged = self._run(objective, samples, validation, random, epochs, progress)
             if not (converged or incremental):
-                _warn_not_converged("Stochastic Optimizer", self.max_iter)
+                limit = f"Maximum iterations ({self.max_iter})"
+                _warn_not_converged("Stochastic Optimizer", limit)
         except KeyboardInterrupt:
             warnings.warn("Training interrupted by user.", stacklevel=4)
         self.model_.zero_grad()
@@ -279,7 +280,9 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
             )
         self.model_.zero_grad()
         if not converged:
-            _warn_not_converged("lbfgs", self.max_iter)
+            all_run = self.n_iter_ >= self.max_iter
+            limit = f"iterations ({self.max_iter})" if all_run else f"calls ({self.max_fun})"
+            _warn_not_converged("lbfgs", f"Maximum {limit}")
 
     def _prepare_prior(self, n_samples: int, incremental: bool) -> None:
         """Make the regularizer, or go on with what it has learned."""
@@ -390,10 +393,9 @@ def _names_in(y: Any) -> list[Any] | None:
     return [y.name] if getattr(y, "name", None) is not None else None
 
 
-def _warn_not_converged(solver: str, iterations: int) -> None:
+def _warn_not_converged(solver: str, limit: str) -> None:
     warnings.warn(
-        f"{solver}: Maximum iterations ({iterations}) reached and the optimization hasn't "
-        f"converged yet.",
+        f"{solver}: {limit} reached and the optimization hasn't converged yet.",
         ConvergenceWarning,
         stacklevel=5,
     )
