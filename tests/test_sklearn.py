@@ -564,6 +564,20 @@ def test_running_out_of_iterations_warns(iris, solver):
         AdaRegClassifier(solver=solver, max_iter=2, random_state=0).fit(*iris)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_iter": 2}, "Maximum iterations"),
+        ({"solver": "lbfgs", "max_iter": 2}, "Maximum iterations"),
+        ({"batch_size": 1000}, "larger than the 150 samples"),
+    ],
+)
+def test_warnings_name_the_line_that_calls_fit(iris, settings, message):
+    with pytest.warns(Warning, match=message) as caught:
+        AdaRegClassifier(**TINY | settings).fit(*iris)
+    assert {w.filename for w in caught if message in str(w.message)} == {__file__}
+
+
 @pytest.mark.parametrize("strength", [None, 1e-4])
 def test_running_out_of_function_calls_warns(iris, strength):
     with pytest.warns(ConvergenceWarning, match=r"lbfgs: Maximum calls \(5\) reached"):
@@ -579,8 +593,9 @@ def test_an_interrupt_keeps_what_was_learned(iris, monkeypatch):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(adareg.AdaReg, "update", interrupted)
-    with pytest.warns(UserWarning, match="interrupted"):
+    with pytest.warns(UserWarning, match="interrupted") as caught:
         fitted = AdaRegClassifier(update_every=1, random_state=0).fit(*iris)
+    assert caught[0].filename == __file__
     assert len(fitted.predict(iris[0])) == 150
 
 

@@ -198,7 +198,7 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
                 limit = f"Maximum iterations ({self.max_iter})"
                 _warn_not_converged("Stochastic Optimizer", limit)
         except KeyboardInterrupt:
-            warnings.warn("Training interrupted by user.", stacklevel=4)
+            warnings.warn("Training interrupted by user.", stacklevel=5)
         self.model_.zero_grad()
         if validation is not None:
             self._restore_best()
@@ -326,7 +326,7 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
             return min(200, n_samples)
         if self.batch_size > n_samples:
             message = f"batch_size={self.batch_size} is larger than the {n_samples} samples"
-            warnings.warn(f"{message}; all of them make one batch", stacklevel=5)
+            warnings.warn(f"{message}; all of them make one batch", stacklevel=7)
         return min(int(self.batch_size), n_samples)
 
     def _objective(self) -> Objective:
@@ -397,5 +397,5 @@ def _warn_not_converged(solver: str, limit: str) -> None:
     warnings.warn(
         f"{solver}: {limit} reached and the optimization hasn't converged yet.",
         ConvergenceWarning,
-        stacklevel=5,
+        stacklevel=6,
     )
