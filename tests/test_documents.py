@@ -19,7 +19,7 @@ import typer
 
 from adareg.cli import app
 from adareg.core import rules
-from adareg.lab import data
+from adareg.lab import data, experiments, methods
 from adareg.nn import layout
 
 ROOT = Path(__file__).parents[1]
@@ -54,6 +54,8 @@ def _restored(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(rules, "RULES", dict(rules.RULES))
     monkeypatch.setattr(data, "DATASETS", dict(data.DATASETS))
+    monkeypatch.setattr(experiments, "EXPERIMENTS", dict(experiments.EXPERIMENTS))
+    monkeypatch.setattr(methods, "METHODS", dict(methods.METHODS))
     monkeypatch.setattr(layout, "_TABLE", dict(layout._TABLE))
     verbosity, threads = transformers.logging.get_verbosity(), torch.get_num_threads()
     yield
