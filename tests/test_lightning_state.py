@@ -129,3 +129,27 @@ def test_another_selection_of_layers_does_not_load(tmp_path):
     fit(module(), [AdaRegCallback(**STRONG)], epochs=1).save_checkpoint(tmp_path / "a.ckpt")
     with pytest.raises(ValueError, match="the state is for layers .'model.2'."):
         fit(module(), [AdaRegCallback("all", **STRONG)], epochs=2, ckpt_path=tmp_path / "a.ckpt")
+
+
+def test_a_tested_checkpoint_does_not_reach_the_next_training(tmp_path):
+    other = AdaRegCallback(strength=0.5, rule="joint")
+    fit(module(), [other], epochs=1).save_checkpoint(tmp_path / "a.ckpt")
+    model, callback = module(), AdaRegCallback(**STRONG)
+    trainer = lightning.Trainer(
+        callbacks=[callback],
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.validate(module(Validated), Batches(), ckpt_path=tmp_path / "a.ckpt", verbose=False)
+    fit(model, [callback])
+    assert callback.regularizer.strength == STRONG["strength"]
+    assert_equal(model, plain())
+
+
+def test_a_checkpoint_without_its_state_is_told(tmp_path):
+    fit(module(), [], epochs=1).save_checkpoint(tmp_path / "a.ckpt")
+    with pytest.warns(UserWarning, match="prefix='adareg/'; its prior starts anew"):
+        fit(module(), [AdaRegCallback(**STRONG)], epochs=2, ckpt_path=tmp_path / "a.ckpt")

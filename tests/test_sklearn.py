@@ -506,6 +506,8 @@ WRONG = {
     "epsilon": [0],
     "n_iter_no_change": [0, 1.5],
     "strength": [-1, "none", np.inf],
+    "rule": ["gibbs", None],
+    "bounds": [(2, 1), (1,), 3],
     "update_every": [0, 1.5],
     "device": ["gpu", 1.5],
     "verbose": [-1, "yes"],
@@ -514,16 +516,16 @@ WRONG = {
 
 @pytest.mark.parametrize(("name", "value"), [(n, v) for n, vs in WRONG.items() for v in vs])
 def test_wrong_parameters_are_named_with_what_is_accepted(iris, name, value):
-    estimator = AdaRegClassifier(**{name: value})  # not yet
+    estimator = AdaRegClassifier(**{"strength": None, name: value})  # not yet
     with pytest.raises(ValueError, match=rf"^{name}=.*: expected "):
         estimator.fit(*iris)
+    with pytest.raises(NotFittedError):
+        estimator.predict(iris[0])
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rule": "gibbs"}, "gibbs"),
-        ({"bounds": (2, 1)}, "bounds"),
         ({"layers": "7"}, "7"),
         ({"early_stopping": True, "validation_fraction": 0.001}, "validation set is too small"),
     ],
@@ -562,6 +564,26 @@ def test_running_out_of_iterations_warns(iris, solver):
         AdaRegClassifier(solver=solver, max_iter=2, random_state=0).fit(*iris)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_iter": 2}, "Maximum iterations"),
+        ({"solver": "lbfgs", "max_iter": 2}, "Maximum iterations"),
+        ({"batch_size": 1000}, "larger than the 150 samples"),
+    ],
+)
+def test_warnings_name_the_line_that_calls_fit(iris, settings, message):
+    with pytest.warns(Warning, match=message) as caught:
+        AdaRegClassifier(**TINY | settings).fit(*iris)
+    assert {w.filename for w in caught if message in str(w.message)} == {__file__}
+
+
+@pytest.mark.parametrize("strength", [None, 1e-4])
+def test_running_out_of_function_calls_warns(iris, strength):
+    with pytest.warns(ConvergenceWarning, match=r"lbfgs: Maximum calls \(5\) reached"):
+        AdaRegClassifier(solver="lbfgs", max_fun=5, strength=strength, random_state=0).fit(*iris)
+
+
 def test_an_interrupt_keeps_what_was_learned(iris, monkeypatch):
     calls = []
 
@@ -571,8 +593,9 @@ def test_an_interrupt_keeps_what_was_learned(iris, monkeypatch):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(adareg.AdaReg, "update", interrupted)
-    with pytest.warns(UserWarning, match="interrupted"):
+    with pytest.warns(UserWarning, match="interrupted") as caught:
         fitted = AdaRegClassifier(update_every=1, random_state=0).fit(*iris)
+    assert caught[0].filename == __file__
     assert len(fitted.predict(iris[0])) == 150
 
 

@@ -6,6 +6,7 @@ trainer = lightning.Trainer(callbacks=[AdaRegCallback(layers="model.head")])
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -126,8 +127,21 @@ class AdaRegCallback(Callback):
         self._detach()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Leave the optimizer."""
+        """Leave the optimizer, and forget the state of a checkpoint that was only tested."""
         self._detach()
+        self._loaded = None
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Tell of a training that is resumed from a checkpoint without the prior's state."""
+        found = self.state_key in checkpoint.get("callbacks", {})
+        if trainer.state.fn == "fit" and checkpoint.get("global_step", 0) > 0 and not found:
+            warnings.warn(
+                f"the checkpoint has no state of an AdaRegCallback with prefix={self.prefix!r}; "
+                f"its prior starts anew, with Ω = I",
+                stacklevel=2,
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on exactly; tensors and plain values only."""

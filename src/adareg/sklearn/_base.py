@@ -195,9 +195,10 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
             with progress_bar(bool(self.verbose), epochs) as progress:
                 converged = self._run(objective, samples, validation, random, epochs, progress)
             if not (converged or incremental):
-                _warn_not_converged("Stochastic Optimizer", self.max_iter)
+                limit = f"Maximum iterations ({self.max_iter})"
+                _warn_not_converged("Stochastic Optimizer", limit)
         except KeyboardInterrupt:
-            warnings.warn("Training interrupted by user.", stacklevel=4)
+            warnings.warn("Training interrupted by user.", stacklevel=5)
         self.model_.zero_grad()
         if validation is not None:
             self._restore_best()
@@ -279,7 +280,9 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
             )
         self.model_.zero_grad()
         if not converged:
-            _warn_not_converged("lbfgs", self.max_iter)
+            all_run = self.n_iter_ >= self.max_iter
+            limit = f"iterations ({self.max_iter})" if all_run else f"calls ({self.max_fun})"
+            _warn_not_converged("lbfgs", f"Maximum {limit}")
 
     def _prepare_prior(self, n_samples: int, incremental: bool) -> None:
         """Make the regularizer, or go on with what it has learned."""
@@ -323,7 +326,7 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
             return min(200, n_samples)
         if self.batch_size > n_samples:
             message = f"batch_size={self.batch_size} is larger than the {n_samples} samples"
-            warnings.warn(f"{message}; all of them make one batch", stacklevel=5)
+            warnings.warn(f"{message}; all of them make one batch", stacklevel=7)
         return min(int(self.batch_size), n_samples)
 
     def _objective(self) -> Objective:
@@ -390,10 +393,9 @@ def _names_in(y: Any) -> list[Any] | None:
     return [y.name] if getattr(y, "name", None) is not None else None
 
 
-def _warn_not_converged(solver: str, iterations: int) -> None:
+def _warn_not_converged(solver: str, limit: str) -> None:
     warnings.warn(
-        f"{solver}: Maximum iterations ({iterations}) reached and the optimization hasn't "
-        f"converged yet.",
+        f"{solver}: {limit} reached and the optimization hasn't converged yet.",
         ConvergenceWarning,
-        stacklevel=5,
+        stacklevel=6,
     )

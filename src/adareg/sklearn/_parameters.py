@@ -11,7 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from adareg.core.spectrum import BOUNDS
+from adareg.core.rules import check_rule
+from adareg.core.spectrum import BOUNDS, check_bounds
 from adareg.nn.select import Selection
 
 Check = tuple[Callable[[Any], bool], str]
@@ -101,7 +102,7 @@ def _is_device(value: Any) -> bool:
         return False
 
 
-#: For each parameter a test, and in words what passes it. AdaReg itself checks the others.
+#: For each parameter a test, and in words what passes it. ``layers`` needs the network.
 ACCEPTED: dict[str, Check] = {
     "hidden_layer_sizes": (_are_sizes, "a positive integer or a sequence of them"),
     "activation": _one_of("identity", "logistic", "tanh", "relu"),
@@ -137,3 +138,5 @@ def check_parameters(parameters: dict[str, Any]) -> None:
     for name, (accepts, expected) in ACCEPTED.items():
         if name in parameters and not accepts(parameters[name]):
             raise ValueError(f"{name}={parameters[name]!r}: expected {expected}")
+    check_rule(parameters["rule"])
+    check_bounds(parameters["bounds"])
