@@ -112,6 +112,12 @@ def test_what_is_named_twice_is_run_once(tmp_path):
     assert made == [(n, method) for n in (30, 60) for method in ("none", "adareg")]
 
 
+def test_cells_that_overrides_make_the_same_are_one(tmp_path):
+    arguments = ("digits", "--scale", "smoke", "--methods", "none", "--seeds", 1)
+    result = run(*arguments, "--set", "n=40", "--out", tmp_path)
+    assert "1 networks to train" in result.output
+
+
 def test_a_cell_of_another_experiment_is_copied(tmp_path, fabricated, monkeypatch):
     run("mnist-generalization", "--scale", "smoke", "--out", tmp_path)
 
