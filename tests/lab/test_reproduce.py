@@ -155,6 +155,12 @@ def test_a_copy_has_the_scale_it_was_made_for(tmp_path, fabricated):
     assert (copy["experiment"], copy["scale"]) == ("mnist-spectra", "paper")
 
 
+def test_a_folder_is_printed_as_it_is_called(tmp_path):
+    folder = tmp_path / ("long-" * 20 + "[red]")
+    result = run("digits", "--scale", "smoke", "--methods", "none", "--out", folder)
+    assert f"all recorded below {folder}\n" in result.output
+
+
 def test_overrides_make_another_cell(tmp_path):
     arguments = ("digits", "--scale", "smoke", "--methods", "none", "--out", tmp_path)
     run(*arguments)
