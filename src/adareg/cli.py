@@ -105,12 +105,13 @@ def reproduce(
         try:
             _reproduce(names, scale, _device(device), seeds, methods, settings, data, out, reporter)
         except KeyboardInterrupt:
-            console.print(
+            terminal.say(
+                console,
                 f"stopped; {reporter.done} of {reporter.total} jobs are recorded below {out}, the "
-                f"same command goes on from there"
+                f"same command goes on from there",
             )
             raise typer.Exit(130) from None
-    console.print(f"all recorded below {out}")
+    terminal.say(console, f"all recorded below {out}")
 
 
 def _reproduce(

@@ -23,6 +23,8 @@ BASE = Config(data="digits", n=30, batch=8, blocks=2, epochs=1)
         {"strength": "much"},
         {"strength": 0.0},
         {"lower": 2e3},
+        {"upper": float("inf")},
+        {"upper": "large"},
         {"precision": "bfloat16"},
         {"test": -1},
     ],

@@ -95,7 +95,7 @@ def test_what_a_killed_write_left_is_not_read_and_is_replaced(tmp_path):
     assert not partial.exists()
 
 
-@pytest.mark.parametrize("text", ["{", '{"format": 99}\n', "[1]\n", "\xff"])
+@pytest.mark.parametrize("text", ["{", '{"format": 99}\n', '{"format": 1}\n', "[1]\n", "\xff"])
 def test_a_foreign_file_is_named(tmp_path, text):
     (tmp_path / "digits").mkdir()
     path = tmp_path / "digits" / f"{CONFIG.slug}-{CONFIG.digest}-x.jsonl"

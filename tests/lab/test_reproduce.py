@@ -112,6 +112,12 @@ def test_what_is_named_twice_is_run_once(tmp_path):
     assert made == [(n, method) for n in (30, 60) for method in ("none", "adareg")]
 
 
+def test_cells_that_overrides_make_the_same_are_one(tmp_path):
+    arguments = ("digits", "--scale", "smoke", "--methods", "none", "--seeds", 1)
+    result = run(*arguments, "--set", "n=40", "--out", tmp_path)
+    assert "1 networks to train" in result.output
+
+
 def test_a_cell_of_another_experiment_is_copied(tmp_path, fabricated, monkeypatch):
     run("mnist-generalization", "--scale", "smoke", "--out", tmp_path)
 
@@ -147,6 +153,12 @@ def test_a_copy_has_the_scale_it_was_made_for(tmp_path, fabricated):
     job = reproduce.Job("mnist-spectra", "paper", config, (Replica("none", 0),))
     (copy,) = reproduce._copies(job, Store(tmp_path), data.load("mnist"))
     assert (copy["experiment"], copy["scale"]) == ("mnist-spectra", "paper")
+
+
+def test_a_folder_is_printed_as_it_is_called(tmp_path):
+    folder = tmp_path / ("long-" * 20 + "[red]")
+    result = run("digits", "--scale", "smoke", "--methods", "none", "--out", folder)
+    assert f"all recorded below {folder}\n" in result.output
 
 
 def test_overrides_make_another_cell(tmp_path):

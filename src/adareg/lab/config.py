@@ -79,6 +79,7 @@ class Config:
             self.strength == "auto" or (_is_number(self.strength) and float(self.strength) > 0),
             "a number > 0 or 'auto'",
         )
+        self._check("upper", _is_number(self.upper) and self.upper > 0, "a number > 0")
         self._check(
             "lower",
             _is_number(self.lower) and 0 < self.lower < self.upper,

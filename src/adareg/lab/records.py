@@ -26,6 +26,9 @@ Record = dict[str, Any]
 
 FORMAT = 1
 
+#: What every record has.
+_KEYS = {"experiment", "scale", "method", "seed", "config", "metrics", "spectra", "seconds"}
+
 
 class RecordError(ValueError):
     """A file among the records is not one of ours."""
@@ -120,7 +123,8 @@ def _read(path: Path) -> Iterable[Record]:
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise RecordError(f"{path} cannot be read ({error}); move it away to go on") from error
     for record in records:
-        if not isinstance(record, dict) or record.get("format") != FORMAT:
+        known = isinstance(record, dict) and record.get("format") == FORMAT
+        if not known or not record.keys() >= _KEYS:
             raise RecordError(f"{path} is not a file of records of format {FORMAT}; move it away")
     return records
 

@@ -99,8 +99,8 @@ def plan(
             find_method(name)
         count = seeds or experiment.seeds[scale]
         wanted = [Replica(method, seed) for method in chosen for seed in range(count)]
-        for config in experiment.cells(scale):
-            config = _resolve(config.override(overrides or {}), sources)
+        cells = [config.override(overrides or {}) for config in experiment.cells(scale)]
+        for config in dict.fromkeys(_resolve(config, sources) for config in cells):
             cell.check(config, sources[config.data], wanted)
             done = store.done(experiment.name, config)
             _refuse_other_data(done.values(), sources[config.data], store)

@@ -80,6 +80,11 @@ class Terminal:
         )
 
 
+def say(console: Console, line: str) -> None:
+    """Print a line with a path in it as it is: neither broken nor read as markup."""
+    console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
 def _count(number: float) -> str:
     for size, unit in ((1e6, "M"), (1e3, "k")):
         if number >= size:
@@ -100,7 +105,7 @@ def runs(store: Store, console: Console) -> bool:
     """What has been recorded; False if that is nothing."""
     frame = store.frame()
     if frame.empty:
-        console.print(f"no records below {store.root}; make some with: adareg reproduce digits")
+        say(console, f"no records below {store.root}; make some with: adareg reproduce digits")
         return False
     table = Table(
         "experiment", "scale", "n", "batch", "methods", "seeds", "networks", "minutes",

@@ -1,18 +1,7 @@
 """Appendix, Fig. 6 (fig:mnistcombined): AdaReg together with batch norm and with dropout."""
 
-from adareg.lab.config import Config
-from adareg.lab.experiments.base import Experiment, grid
-from adareg.lab.experiments.mnist_generalization import SIZES
-
-
-def cells(scale: str) -> list[Config]:
-    """The cells of the generalization study."""
-    if scale == "smoke":
-        return grid("mnist", [60], [256], epochs=1, test=200)
-    if scale == "small":
-        return grid("mnist", [60, 240, 960], [256], epochs=15, test=2000)
-    return grid("mnist", SIZES, [256, 2048])
-
+from adareg.lab.experiments.base import Experiment
+from adareg.lab.experiments.mnist_generalization import cells
 
 EXPERIMENT = Experiment(
     name="mnist-combinations",
