@@ -123,6 +123,19 @@ def test_a_gpus_convolution_and_pooling_are_torchs():
         torch.testing.assert_close(mine, its, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_pooling_kernels_are_torchs(dtype):
+    draw = torch.Generator().manual_seed(0)
+    z = torch.randint(3, (2, 3, 8, 6, 5), generator=draw).to("cuda", dtype).requires_grad_()
+    mine = ops.max_pool(z)
+    its = max_pool2d(z.flatten(0, 1).permute(0, 3, 1, 2), 2).permute(0, 2, 3, 1).view_as(mine)
+    assert torch.equal(mine, its)
+    weights = torch.randn(mine.shape, generator=draw).to("cuda", dtype)
+    grads = [torch.autograd.grad((pooled * weights).sum(), z)[0] for pooled in (mine, its)]
+    assert torch.equal(*grads)
+
+
 def test_pooling_prefers_the_corner_that_torch_prefers():
     z = torch.zeros(1, 1, 4, 4, 1, dtype=torch.float64, requires_grad=True)
     (mine,) = torch.autograd.grad(ops.max_pool(z).sum(), z)
