@@ -162,6 +162,9 @@ def test_the_costs_of_a_head_are_those_of_the_records():
     for kind, row in (("float32", "8,192 tokens, float32"), ("bfloat16", "with bfloat16 autocast")):
         ratio = steps[f"step, head 50257 x 768, 8192 tokens, {kind}, proximal"]
         assert f"{row} | {ratio:.2f} times as long" in text
+    memory = [next(r for r in x["updates"] if r["p"] == 50257)["extra_memory"] for x in (gpu, cpu)]
+    times = [f"{m['joint']:.1f} times" for m in memory]
+    assert f"during a joint update | {times[0]} the weight | {times[1]} |" in text
 
 
 def records():

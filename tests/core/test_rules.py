@@ -259,3 +259,15 @@ def test_a_failed_decomposition_is_tried_again_on_the_cpu(monkeypatch):
 def test_wrong_arguments_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         adareg.solve(**arguments)
+
+
+@pytest.mark.parametrize("shape", [(4, 9), (9, 4), (5, 5)])
+def test_penalties_after_an_update_are_what_the_pages_say(shape):
+    W = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) / 8
+    p, k = shape[0], min(shape)  # singular values far from where the lower bound would matter
+    assert adareg.solve(W, "joint").penalty(W).item() == pytest.approx(k * k)
+    prior = adareg.solve(W, "alternating")
+    assert prior.penalty(W).item() == pytest.approx(p * k)
+    for _ in range(20):
+        prior = adareg.solve(W, "alternating", prior=prior)
+    assert prior.penalty(W).item() == pytest.approx(k * k)
