@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
-import sklearn
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
@@ -650,7 +649,6 @@ def forbid(monkeypatch, package):
 @pytest.mark.parametrize(
     ("package", "use"),
     [
-        ("sklearn", lambda fitted: importlib.reload(sys.modules["adareg.sklearn"])),
         ("rich", lambda fitted: fitted.set_params(verbose=True).fit(np.eye(3), [0, 1, 2])),
         ("matplotlib", lambda fitted: fitted.plot_correlation()),
     ],
@@ -664,8 +662,16 @@ def test_a_missing_package_is_named_with_the_command(iris, monkeypatch, package,
 
 @pytest.mark.parametrize("version", ["1.5.2", "0.24", "1.5.dev0"])
 def test_an_old_scikit_learn_is_refused(monkeypatch, version):
-    monkeypatch.setattr(sklearn, "__version__", version)
-    with pytest.raises(ImportError, match=rf"scikit-learn 1\.6 or newer, found {version}"):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    with pytest.raises(ImportError, match=rf"scikit-learn 1\.6 or newer, and {version} is"):
+        importlib.reload(sys.modules["adareg.sklearn"])
+
+
+def test_a_missing_scikit_learn_is_named_with_the_command(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(
+        ImportError, match=r"needs scikit-learn 1\.6.*pip install 'adareg\[sklearn\]'"
+    ):
         importlib.reload(sys.modules["adareg.sklearn"])
 
 

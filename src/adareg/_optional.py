@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from importlib import metadata, util
+from importlib import import_module, metadata, util
+from typing import Any
 
 
 def require(package: str, minimum: str, *, extra: str, distribution: str | None = None) -> None:
@@ -37,6 +38,27 @@ def require(package: str, minimum: str, *, extra: str, distribution: str | None 
             f"run: pip install --upgrade 'adareg[{extra}]'",
             name=package,
         )
+
+
+def load(module: str, *, extra: str) -> Any:
+    """Import a module that only some functions need, or say what to install.
+
+    Args:
+        module: for example ``"matplotlib.pyplot"``.
+        extra: the extra of this library that brings its package.
+
+    Raises:
+        ImportError: the package is missing; the text has the command that helps.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise ImportError(
+            f"adareg.{extra} needs {package}, which is not installed; "
+            f"run: pip install 'adareg[{extra}]'",
+            name=package,
+        ) from error
 
 
 def _release(version: str) -> tuple[int, ...]:

@@ -4,9 +4,9 @@
 ``MLPClassifier`` and ``MLPRegressor``. Needs ``pip install 'adareg[sklearn]'``.
 """
 
-from adareg.sklearn._requirements import require_scikit_learn
+from adareg._optional import require
 
-require_scikit_learn()
+require("sklearn", "1.6", extra="sklearn", distribution="scikit-learn")
 
 from adareg.sklearn._estimators import AdaRegClassifier, AdaRegRegressor  # noqa: E402
 

@@ -96,9 +96,10 @@ def _are_sizes(value: Any) -> bool:
 
 
 def _is_device(value: Any) -> bool:
+    """Whether a number can be put there."""
     try:
-        return value is None or bool(torch.device(value))
-    except (RuntimeError, TypeError):
+        return value is None or bool(torch.empty(0, device=value).device)
+    except (AssertionError, RuntimeError, TypeError, NotImplementedError):
         return False
 
 
@@ -120,7 +121,10 @@ ACCEPTED: dict[str, Check] = {
     "momentum": _or(_at_least_zero(1), lambda x: x == 1, "1"),
     "nesterovs_momentum": _BOOLEAN,
     "early_stopping": _BOOLEAN,
-    "validation_fraction": _at_least_zero(1),
+    "validation_fraction": (
+        lambda x: isinstance(x, Real) and 0 < x < 1,
+        "a number between 0 and 1",
+    ),
     "beta_1": _at_least_zero(1),
     "beta_2": _at_least_zero(1),
     "epsilon": _positive(),
@@ -129,7 +133,7 @@ ACCEPTED: dict[str, Check] = {
     "loss": _one_of("squared_error", "poisson"),
     "strength": _or(_at_least_zero(), lambda x: x is None or x == "auto", "'auto', or None"),
     "update_every": _positive(Integral),
-    "device": (_is_device, "the name of a torch device, or None for the CPU"),
+    "device": (_is_device, "a torch device that is there, or None for the CPU"),
 }
 
 

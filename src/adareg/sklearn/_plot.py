@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from adareg._optional import load
 from adareg.sklearn._data import Array
-from adareg.sklearn._requirements import require
 
 
 def draw_correlation(correlation: Array, names: Sequence[object], ax: Any = None) -> Any:
     """Draw a correlation matrix with its names on both sides; return the Axes."""
-    pyplot = require("matplotlib.pyplot", "plot_correlation")
+    pyplot = load("matplotlib.pyplot", extra="sklearn")
     if ax is None:
         _, ax = pyplot.subplots(layout="constrained")
     image = ax.imshow(correlation, cmap="RdBu_r", vmin=-1, vmax=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from adareg.sklearn._requirements import require
+from adareg._optional import load
 
 
 @contextmanager
@@ -14,7 +14,7 @@ def progress_bar(shown: bool, total: int) -> Iterator[Callable[[float], None]]:
     if not shown:
         yield lambda loss: None
         return
-    rich = require("rich.progress", "verbose output")
+    rich = load("rich.progress", extra="sklearn")
     columns = (
         rich.TextColumn("iteration"),
         rich.MofNCompleteColumn(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+
+from adareg._optional import load
 
 Task = Literal["classification", "regression"]
 
@@ -140,18 +141,11 @@ class Source:
 
 
 def require(module: str) -> Any:
-    """Import a package of the lab, or say how to install it.
+    """Import a package of the lab where it is used, and only there.
 
-    Only what is used is imported: a machine that reads files from a directory needs no
-    package for downloads.
+    A machine that reads files from a directory needs no package for downloads.
     """
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        package = module.partition(".")[0]
-        raise ImportError(
-            f"{package} is not installed; it comes with the lab: pip install 'adareg[lab]'"
-        ) from error
+    return load(module, extra="lab")
 
 
 def counts(x_train: Tensor, x_test: Tensor) -> dict[str, int]:
