@@ -66,10 +66,25 @@ class Store:
                     found[Replica(record["method"], record["seed"])] = record
         return found
 
-    def read(self, experiment: str = "*") -> Iterator[Record]:
-        """Every record, of one experiment or of all, in a fixed order."""
+    def read(
+        self, experiment: str = "*", *, unreadable: list[str] | None = None
+    ) -> Iterator[Record]:
+        """Every record, of one experiment or of all, in a fixed order.
+
+        Args:
+            experiment: its name.
+            unreadable: a list to which is added why a file cannot be read; without one, such a
+                file raises ``RecordError``.
+        """
         for path in sorted(self.root.glob(f"{experiment}/*.jsonl")):
-            yield from _read(path)
+            try:
+                found = _read(path)
+            except RecordError as error:
+                if unreadable is None:
+                    raise
+                unreadable.append(str(error))
+                continue
+            yield from found
 
     def frame(self, experiment: str = "*") -> pd.DataFrame:
         """One row for each network: experiment, method, seed, config, metrics, last layer."""
