@@ -80,16 +80,23 @@ class Store:
                     found[Replica(record["method"], record["seed"])] = record
         return found
 
-    def read(self, experiment: str = "*") -> Iterator[Record]:
+    def read(
+        self, experiment: str = "*", *, unreadable: list[str] | None = None
+    ) -> Iterator[Record]:
         """Every network's record, of one experiment or of all, in a fixed order.
 
         Two runs at once, of different seeds or methods, can both have trained a network; it counts
         once.
+
+        Args:
+            experiment: its name.
+            unreadable: a list to which is added why a file cannot be read; without one, such a
+                file raises ``RecordError``.
         """
         seen = set()
         for path in sorted(self.root.glob(f"{experiment}/*.jsonl")):
             cell = path.parent.name, path.stem.rpartition("-")[0]
-            for record in _read(path):
+            for record in _read_or_tell(path, unreadable):
                 key = (*cell, record["method"], record["seed"])
                 if key not in seen:
                     yield record
@@ -115,6 +122,16 @@ def _row(record: Record) -> Record:
         **record["spectra"][last],
         "seconds": record["seconds"],
     }
+
+
+def _read_or_tell(path: Path, unreadable: list[str] | None) -> Iterable[Record]:
+    try:
+        return _read(path)
+    except RecordError as error:
+        if unreadable is None:
+            raise
+        unreadable.append(str(error))
+        return []
 
 
 def _read(path: Path) -> Iterable[Record]:
