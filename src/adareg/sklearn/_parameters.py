@@ -122,7 +122,7 @@ ACCEPTED: dict[str, Check] = {
     "nesterovs_momentum": _BOOLEAN,
     "early_stopping": _BOOLEAN,
     "validation_fraction": (
-        lambda x: isinstance(x, Real) and 0 < x < 1,
+        lambda x: isinstance(x, Real) and 0 < float(x) < 1,
         "a number between 0 and 1",
     ),
     "beta_1": _at_least_zero(1),
