@@ -54,7 +54,9 @@ class Store:
         """The networks of a cell that have been trained."""
         files = (self.root / experiment).glob(f"{config.slug}-{config.digest}-*.jsonl")
         return {
-            Replica(record["method"], record["seed"]) for path in files for record in _read(path)
+            Replica(record["method"], record["seed"])
+            for path in files
+            for record in read_file(path)
         }
 
     def elsewhere(self, experiment: str, config: Config) -> dict[Replica, Record]:
@@ -62,14 +64,14 @@ class Store:
         found = {}
         for path in sorted(self.root.glob(f"*/{config.slug}-{config.digest}-*.jsonl")):
             if path.parent.name != experiment:
-                for record in _read(path):
+                for record in read_file(path):
                     found[Replica(record["method"], record["seed"])] = record
         return found
 
     def read(self, experiment: str = "*") -> Iterator[Record]:
         """Every record, of one experiment or of all, in a fixed order."""
         for path in sorted(self.root.glob(f"{experiment}/*.jsonl")):
-            yield from _read(path)
+            yield from read_file(path)
 
     def frame(self, experiment: str = "*") -> pd.DataFrame:
         """One row for each network: experiment, method, seed, config, metrics, last layer."""
@@ -93,7 +95,8 @@ def _row(record: Record) -> Record:
     }
 
 
-def _read(path: Path) -> Iterable[Record]:
+def read_file(path: Path) -> Iterable[Record]:
+    """The records of one file; ``RecordError`` if it is not one of ours."""
     try:
         records = [json.loads(line) for line in path.read_text().splitlines()]
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:

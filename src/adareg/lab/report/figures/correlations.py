@@ -1,0 +1,135 @@
+"""Fig. 5 (fig:correlation): correlations between the rows of the softmax layer."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+
+from adareg.lab.records import Record
+from adareg.lab.report import paper, style
+from adareg.lab.report.figures import matrices
+from adareg.lab.report.figures.base import (
+    Cell,
+    Drawing,
+    Figure,
+    Panel,
+    Studies,
+    Table,
+    best,
+    notes,
+    number,
+    scales,
+    spread,
+)
+from adareg.lab.report.studies import Study
+
+METHODS = ("none", "adareg")
+SIZES = (600, 60_000)
+
+
+def nearest(study: Study) -> dict[int, int]:
+    """The size at hand that is nearest, in ratio, to each of the paper's."""
+    known = sorted({record["config"]["n"] for record in study.records})
+    sizes = {}
+    for wanted in SIZES:
+        sizes[wanted] = min(known, key=lambda n: abs(np.log(n / wanted)))
+    return sizes if len(set(sizes.values())) > 1 else {SIZES[0]: known[-1]}
+
+
+def _networks(study: Study, n: int, method: str) -> list[Record]:
+    batch = min(r["config"]["batch"] for r in study.records)
+    return [
+        r
+        for r in study.records
+        if (r["config"]["n"], r["config"]["batch"], r["method"]) == (n, batch, method)
+        and not r["metrics"]["diverged"]
+    ]
+
+
+def _row(records: list[Record], wanted: int, n: int, method: str) -> list[Cell]:
+    related = matrices.stacked(records, "correlation")
+    strength = matrices.off_diagonal(related)
+    accuracy = np.array([100 * r["metrics"]["test_accuracy"] for r in records])
+
+    def mean(values: np.ndarray, digits: int) -> Cell:
+        error = values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.nan
+        return spread(float(values.mean()), float(error), digits)
+
+    said = paper.ACCURACY[wanted, method] if n == wanted else np.nan
+    return [
+        number(n, 0),
+        Cell(style.label(method), method),
+        mean(strength, 3),
+        mean(related[:, 1, 7], 3),
+        mean(related[:, 1, 8], 3),
+        mean(accuracy, 2),
+        number(said, 2),
+        number(len(records), 0),
+    ]
+
+
+HEAD = ["n", "method", "mean |r|", "1 with 7", "1 with 8", "accuracy, %", "paper's accuracy, %"]
+
+
+def draw(studies: Studies) -> Drawing | None:
+    """Mean correlation matrices at both sizes, with and without AdaReg, on one scale."""
+    study = best(studies, "mnist-correlations", "mnist-generalization")
+    if study is None:
+        return None
+    found = {
+        (wanted, n, method): records
+        for wanted, n in nearest(study).items()
+        for method in METHODS
+        if (records := _networks(study, n, method))
+    }
+    if not found:
+        return None
+    names = study.records[0]["names"]
+    mean = {key: matrices.stacked(rs, "correlation").mean(0) for key, rs in found.items()}
+    limit = max(np.abs(m - np.eye(len(m))).max() for m in mean.values())
+    panels = [
+        Panel(
+            f"{style.label(method)}, n = {n:,}",
+            partial(matrices.draw, matrix=matrix, limit=limit, names=names, label="correlation"),
+        )
+        for (_, n, method), matrix in mean.items()
+    ]
+    data = [matrices.long(m, names, n=n, method=method) for (_, n, method), m in mean.items()]
+    return Drawing(
+        panels=panels,
+        caption="Correlation between the rows of the softmax layer's weight, one for each digit: "
+        "mean over seeds, all panels on one scale, the diagonal (1) beyond it. "
+        f"{scales(study)}.",
+        data=pd.concat(data),
+        tables=[Table([*HEAD, "seeds"], [_row(rs, *key) for key, rs in found.items()], _CAPTION)],
+        notes=(*_sizes_note(study), *notes(study)),
+        size=(3.6, 2.9),
+        open=True,
+    )
+
+
+_CAPTION = (
+    "Mean magnitude of a correlation beside the diagonal in one network, the correlations of 1 "
+    "with 7 (alike, says the paper) and with 8 (unlike): mean ± standard error over seeds"
+)
+
+
+def _sizes_note(study: Study) -> list[str]:
+    other = [f"{n:,} for {wanted:,}" for wanted, n in nearest(study).items() if n != wanted]
+    if not other:
+        return []
+    return [
+        f"Training sizes nearest to the paper's among the records of {study.experiment.name}: "
+        f"{', '.join(other)}; the paper's own: adareg reproduce mnist-correlations --scale paper"
+    ]
+
+
+FIGURE = Figure(
+    "correlations",
+    "Correlations in the softmax layer",
+    "Fig. 5",
+    ("mnist-correlations",),
+    draw,
+)

@@ -1,0 +1,188 @@
+"""Which records a page draws: one scale and one setting of each experiment, never a mixture."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pandas as pd
+
+from adareg.lab.config import Config
+from adareg.lab.experiments import EXPERIMENTS, SCALES, Experiment
+from adareg.lab.records import Record, RecordError, Store, read_file
+
+#: A setting: the fields in which a cell differs from the experiment's own, with their values.
+Variant = tuple[tuple[str, object], ...]
+
+_PARTS = (
+    "experiment", "scale", "method", "seed", "config", "metrics", "curves", "spectra", "arrays",
+    "names", "data", "seconds", "stacked", "environment",
+)  # fmt: skip
+
+
+class Readable(Store):
+    """A store that leaves out the files that are not records, and names them.
+
+    Every file is read once, when the store is made.
+
+    Args:
+        root: the folder of the records.
+    """
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.foreign: list[str] = []
+        self._records: list[Record] = []
+        for path in sorted(root.glob("*/*.jsonl")):
+            try:
+                self._records += _whole(path)
+            except RecordError:
+                self.foreign.append(path.relative_to(root).as_posix())
+
+    def read(self, experiment: str = "*") -> Iterator[Record]:
+        """Every record, of one experiment or of all, in a fixed order."""
+        return (r for r in self._records if fnmatch(r["experiment"], experiment))
+
+
+def _whole(path: Path) -> list[Record]:
+    """The records of a file, if each has all its parts."""
+    records = list(read_file(path))
+    for record in records:
+        missing = [part for part in _PARTS if part not in record]
+        if missing or record["experiment"] != path.parent.name:
+            raise RecordError(f"{path} has records without {missing}, or of another experiment")
+    return records
+
+
+@dataclass(frozen=True)
+class Study:
+    """What one experiment has recorded, at one scale and in one setting.
+
+    Args:
+        experiment: which.
+        scale: the largest that has records.
+        variant: how its settings differ from the experiment's own; empty if they do not.
+        records: one for each network.
+        notes: what a reader has to know: what is missing, what was left out.
+    """
+
+    experiment: Experiment
+    scale: str
+    variant: Variant
+    records: tuple[Record, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def command(self) -> str:
+        """What makes these records, or those that are missing."""
+        return command(self.experiment.name, self.scale, self.variant)
+
+    def frame(self) -> pd.DataFrame:
+        """One row for each network that did not diverge."""
+        rows = pd.DataFrame([_row(record) for record in self.records])
+        return rows[~rows["diverged"].astype(bool)].drop(columns="diverged")
+
+    def seeds(self) -> str:
+        """How many networks stand behind a mean, in words."""
+        counts = self.frame().groupby(["n", "batch", "method"]).size()
+        if counts.empty:
+            return "no seeds"
+        low, high = int(counts.min()), int(counts.max())
+        return f"{low} seed{'s' * (low > 1)}" if low == high else f"{low} to {high} seeds"
+
+
+def _row(record: Record) -> Record:
+    last = list(record["spectra"])[-1]
+    numbers = {k: v for k, v in record["metrics"].items() if not isinstance(v, list)}
+    cell = {name: record["config"][name] for name in ("data", "n", "batch", "blocks", "epochs")}
+    keys = {"method": record["method"], "seed": record["seed"]}
+    return {**cell, **keys, "diverged": False, **numbers, **record["spectra"][last]}
+
+
+def command(experiment: str, scale: str = "paper", variant: Variant = ()) -> str:
+    """The command that runs an experiment."""
+    settings = "".join(f" --set {name}={value}" for name, value in variant)
+    return f"adareg reproduce {experiment} --scale {scale}{settings}"
+
+
+def select(store: Store) -> dict[str, Study]:
+    """The study of each experiment that has records, in the order of ``EXPERIMENTS``."""
+    grouped: dict[str, list[Record]] = {}
+    for record in store.read():
+        grouped.setdefault(record["experiment"], []).append(record)
+    return {
+        name: _choose(EXPERIMENTS[name], grouped[name]) for name in EXPERIMENTS if name in grouped
+    }
+
+
+def unknown(store: Store) -> list[str]:
+    """Names of experiments among the records that are not ours."""
+    return sorted({r["experiment"] for r in store.read()} - EXPERIMENTS.keys())
+
+
+def _choose(experiment: Experiment, records: list[Record]) -> Study:
+    """Own settings before changed ones, then the larger scale, then the larger number."""
+    groups: dict[tuple[str, Variant], list[Record]] = {}
+    own = {scale: experiment.cells(scale) for scale in SCALES}
+    for record in _unique(records):
+        scale = record["scale"] if record["scale"] in SCALES else SCALES[0]
+        groups.setdefault((scale, variant(record, own[scale])), []).append(record)
+    ranked = sorted(
+        groups, key=lambda g: (not g[1], SCALES.index(g[0]), len(groups[g]), str(g)), reverse=True
+    )
+    scale, changes = ranked[0]
+    chosen = groups[ranked[0]]
+    notes = [*_incomplete(experiment, scale, changes, chosen)]
+    notes += [_left_out(*group, len(groups[group])) for group in ranked[1:]]
+    return Study(experiment, scale, changes, tuple(chosen), tuple(notes))
+
+
+def _unique(records: Iterable[Record]) -> list[Record]:
+    """The first of the records of one network."""
+    seen = {}
+    for r in records:
+        key = (r["scale"], str(sorted(r["config"].items())), r["method"], r["seed"])
+        seen.setdefault(key, r)
+    return list(seen.values())
+
+
+def variant(record: Record, own: list[Config]) -> Variant:
+    """How a record's cell differs from the nearest of the experiment's own."""
+    config = record["config"]
+    everything = record["data"].get("counts", {}).get("train")
+    changes: list[Variant] = []
+    for cell in own:
+        fields = asdict(replace(cell, n=everything) if cell.n == 0 and everything else cell)
+        names = sorted(fields.keys() | config.keys())
+        different = [name for name in names if fields.get(name) != config.get(name)]
+        changes.append(tuple((name, config.get(name)) for name in different))
+    return min(changes, key=lambda change: (len(change), str(change)))
+
+
+def _incomplete(
+    experiment: Experiment, scale: str, changes: Variant, records: list[Record]
+) -> Iterator[str]:
+    diverged = Counter(r["method"] for r in records if r["metrics"].get("diverged"))
+    for method, count in sorted(diverged.items()):
+        yield f"{count} networks of {method} diverged and are not among the means."
+    if changes:
+        settings = ", ".join(f"{name} = {value}" for name, value in changes)
+        yield f"Not the experiment's own setting, which is not recorded, but {settings}."
+        return
+    planned = len(experiment.cells(scale)) * len(experiment.methods) * experiment.seeds[scale]
+    have = sum(
+        r["method"] in experiment.methods and r["seed"] < experiment.seeds[scale] for r in records
+    )
+    if have < planned:
+        yield (
+            f"{experiment.name} is not complete: {have:,} of {planned:,} networks are recorded; "
+            f"the rest: {command(experiment.name, scale)}"
+        )
+
+
+def _left_out(scale: str, changes: Variant, count: int) -> str:
+    settings = ", ".join(f"{name} = {value}" for name, value in changes)
+    return f"Left out: {count:,} networks at scale {scale}{' with ' * bool(settings)}{settings}."
