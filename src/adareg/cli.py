@@ -19,6 +19,8 @@ from adareg.bench import report
 from adareg.lab import data as datasets
 from adareg.lab import reproduce as lab
 from adareg.lab import terminal
+from adareg.lab.claims import Records, judge
+from adareg.lab.claims import show as verdicts
 from adareg.lab.data import show
 from adareg.lab.experiments import SCALES, find
 from adareg.lab.records import Store
@@ -151,6 +153,36 @@ def runs(
     with _errors_in_one_line():
         if not terminal.runs(Store(out), Console()):
             raise typer.Exit(1)
+
+
+@app.command()
+def claims(
+    out: Annotated[Path, typer.Argument(metavar="RUNS", help="folder of the records")] = Path(
+        "runs"
+    ),
+    to: Annotated[Path | None, typer.Option("--json", help="write the verdicts here too")] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="exit with 1 unless every claim is reproduced")
+    ] = False,
+) -> None:
+    """Judge the paper's claims from what has been recorded.
+
+    Any verdict is a result: the exit code is 0 whatever they are, unless --strict asks otherwise.
+    It is 1 when there is no such folder, or a file in it cannot be read; such files are named, and
+    the claims are judged from the others.
+    """
+    with _errors_in_one_line():
+        if not out.is_dir():
+            raise ValueError(f"{out} is not a folder; make records with: adareg reproduce digits")
+        records = Records.of(Store(out))
+        judgements = judge(records)
+        verdicts.table(judgements, Console())
+        if to is not None:
+            to.write_text(verdicts.as_json(judgements), encoding="utf-8")
+    for problem in records.unreadable:
+        typer.echo(f"error: {problem}", err=True)
+    if records.unreadable or (strict and not verdicts.all_reproduced(judgements)):
+        raise typer.Exit(1)
 
 
 @app.command("report")

@@ -54,9 +54,7 @@ class Store:
         """The networks of a cell that have been trained."""
         files = (self.root / experiment).glob(f"{config.slug}-{config.digest}-*.jsonl")
         return {
-            Replica(record["method"], record["seed"])
-            for path in files
-            for record in read_file(path)
+            Replica(record["method"], record["seed"]) for path in files for record in _read(path)
         }
 
     def elsewhere(self, experiment: str, config: Config) -> dict[Replica, Record]:
@@ -64,14 +62,29 @@ class Store:
         found = {}
         for path in sorted(self.root.glob(f"*/{config.slug}-{config.digest}-*.jsonl")):
             if path.parent.name != experiment:
-                for record in read_file(path):
+                for record in _read(path):
                     found[Replica(record["method"], record["seed"])] = record
         return found
 
-    def read(self, experiment: str = "*") -> Iterator[Record]:
-        """Every record, of one experiment or of all, in a fixed order."""
+    def read(
+        self, experiment: str = "*", *, unreadable: list[str] | None = None
+    ) -> Iterator[Record]:
+        """Every record, of one experiment or of all, in a fixed order.
+
+        Args:
+            experiment: its name.
+            unreadable: a list to which is added why a file cannot be read; without one, such a
+                file raises ``RecordError``.
+        """
         for path in sorted(self.root.glob(f"{experiment}/*.jsonl")):
-            yield from read_file(path)
+            try:
+                found = _read(path)
+            except RecordError as error:
+                if unreadable is None:
+                    raise
+                unreadable.append(str(error))
+                continue
+            yield from found
 
     def frame(self, experiment: str = "*") -> pd.DataFrame:
         """One row for each network: experiment, method, seed, config, metrics, last layer."""
@@ -95,8 +108,7 @@ def _row(record: Record) -> Record:
     }
 
 
-def read_file(path: Path) -> Iterable[Record]:
-    """The records of one file; ``RecordError`` if it is not one of ours."""
+def _read(path: Path) -> Iterable[Record]:
     try:
         records = [json.loads(line) for line in path.read_text().splitlines()]
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 
-from adareg.lab.records import Store
+from adareg.lab.records import Record
 from adareg.lab.report.figures.base import Cell, Table, number
 
 _RULES = ("alternating", "joint", "dense")
 
 
-def training(store: Store) -> Table:
+def training(records: Iterable[Record]) -> Table:
     """Seconds of each cell's networks; those of a stack share its time."""
     rows = []
     frame = pd.DataFrame(
@@ -29,13 +30,14 @@ def training(store: Store) -> Table:
                 "stacked": r["stacked"],
                 "peak": r.get("peak_bytes") or float("nan"),
             }
-            for r in store.read()
+            for r in records
         ]
     )
     keys = ["experiment", "scale", "device", "batch", "n"]
-    for (experiment, scale, device, batch, n), cell in frame.groupby(keys):
-        names = [Cell(str(name), str(name)) for name in (experiment, scale, device)]
-        counts = [number(float(count), 0) for count in (batch, n, len(cell))]
+    for key, cell in frame.groupby(keys):
+        experiment, scale, device, batch, n = cast("tuple[str, str, str, int, int]", key)
+        names = [Cell(name, name) for name in (experiment, scale, device)]
+        counts = [Cell(str(batch), batch), number(n, 0), number(len(cell), 0)]
         stack = number(float(cell["stacked"].max()), 0)
         times = [number(cell["seconds"].mean(), 3), number(cell["seconds"].sum(), 1)]
         rows.append([*names, *counts, stack, *times, number(cell["peak"].max() / 2**30, 2)])

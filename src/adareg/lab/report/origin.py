@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from typing import Any
 
 from adareg.lab.records import Record
 from adareg.lab.report.figures.base import Cell, Table, number
@@ -33,7 +34,7 @@ def environments(records: Iterable[Record]) -> Table:
 
 def sources(records: Iterable[Record]) -> list[str]:
     """Where each data set is from, and how it was split."""
-    found = {}
+    found: dict[str, None] = {}
     for record in records:
         data = record["data"]
         text = f"{record['config']['data']}: {data.get('source', 'unknown source')}"
@@ -43,7 +44,7 @@ def sources(records: Iterable[Record]) -> list[str]:
     return sorted(found)
 
 
-def summary(records: list[Record]) -> dict[str, object]:
+def summary(records: list[Record]) -> dict[str, Any]:
     """What was run, in a few numbers."""
     times = sorted(str(r["environment"].get("time", ""))[:10] for r in records)
     return {

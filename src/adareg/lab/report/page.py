@@ -10,17 +10,20 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from adareg.lab.experiments import EXPERIMENTS
+from adareg.lab.claims import CLAIMS, judge_all
+from adareg.lab.claims.base import NOT_ENOUGH, NOT_REPRODUCED, PARTLY, REPRODUCED
+from adareg.lab.experiments import EXPERIMENTS, SCALES
+from adareg.lab.records import Record, Store
 from adareg.lab.report import cost, origin, render, studies
 from adareg.lab.report.figures import FIGURES
-from adareg.lab.report.studies import Readable, Study
+from adareg.lab.report.studies import Study
 
 #: A symbol for each verdict, so that colour is never alone.
 VERDICTS = {
-    "reproduced": ("✔", "good"),
-    "partly": ("◐", "half"),
-    "not reproduced": ("✘", "bad"),
-    "not enough data": ("?", "open"),
+    REPRODUCED: ("✔", "good"),
+    PARTLY: ("◐", "half"),
+    NOT_REPRODUCED: ("✘", "bad"),
+    NOT_ENOUGH: ("?", "open"),
 }
 DATA = {
     "mnist": "MNIST",
@@ -46,8 +49,9 @@ def write(runs: Path, out: Path) -> Path:
 
 def build(runs: Path) -> str:
     """The page's HTML; ``ValueError`` if there are no records."""
-    store = Readable(runs)
-    chosen = studies.select(store)
+    store = Store(runs)
+    readable, foreign = studies.readable(store)
+    chosen = studies.select(readable)
     if not chosen:
         raise ValueError(
             f"no records below {runs}; make some with: adareg reproduce digits --out {runs}"
@@ -57,34 +61,31 @@ def build(runs: Path) -> str:
         verdicts=_verdicts(store),
         figures=[render.show(figure, chosen) for figure in FIGURES],
         run=_run(chosen, records),
-        training=cost.training(store),
+        training=cost.training(readable),
         benchmarks=cost.benchmarks(runs.parent / "bench"),
         environments=origin.environments(records),
         sources=origin.sources(records),
         commands=[study.command for study in chosen.values()],
         absent=[studies.command(name) for name in EXPERIMENTS if name not in chosen],
-        foreign=store.foreign,
-        unknown=studies.unknown(store),
-        missing={name for name in EXPERIMENTS if name not in chosen},
+        foreign=foreign,
     )
 
 
-def _verdicts(store: Readable) -> dict[str, Any]:
-    from adareg.lab.claims import CLAIMS, judge_all
-
+def _verdicts(store: Store) -> dict[str, Any]:
     judged = judge_all(store)
+    keys = sorted(CLAIMS, key=lambda key: judged[key].verdict == NOT_ENOUGH)
     rows = [
-        {"claim": claim, "judgement": judged[key], "look": VERDICTS[judged[key].verdict]}
-        for key, claim in CLAIMS.items()
+        {"claim": CLAIMS[key], "judgement": judged[key], "look": VERDICTS[judged[key].verdict]}
+        for key in keys
     ]
     titles: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
-    for row in rows:
-        titles[row["judgement"].verdict].append(row["claim"].title)
+    for key in keys:
+        titles[judged[key].verdict].append(CLAIMS[key].title)
     counts = Counter({verdict: len(found) for verdict, found in titles.items()})
     return {"rows": rows, "counts": counts, "titles": titles, "looks": VERDICTS}
 
 
-def _run(chosen: dict[str, Study], records: list[studies.Record]) -> dict[str, Any]:
+def _run(chosen: dict[str, Study], records: list[Record]) -> dict[str, Any]:
     known = origin.summary(records)
     scales = {study.scale for study in chosen.values()}
     small = [name for name, study in chosen.items() if study.scale != "paper"]
@@ -92,7 +93,7 @@ def _run(chosen: dict[str, Study], records: list[studies.Record]) -> dict[str, A
         **known,
         "data": [DATA.get(name, name) for name in known["data"]],
         "experiments": len(chosen),
-        "scales": [scale for scale in studies.SCALES if scale in scales],
+        "scales": [scale for scale in SCALES if scale in scales],
         "small": {scale: [n for n in small if chosen[n].scale == scale] for scale in scales},
     }
 
@@ -102,6 +103,7 @@ def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["short"] = lambda value: f"{value:.3g}".replace("-", "−")
     environment.globals.update(
         css=Markup(folder.joinpath("page.css").read_text(encoding="utf-8")),
         js=Markup(folder.joinpath("page.js").read_text(encoding="utf-8")),

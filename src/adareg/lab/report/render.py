@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Sequence
-from functools import partial
+from functools import cache
 from typing import Any
 
 from matplotlib.figure import Figure as Canvas
@@ -81,27 +81,31 @@ def _handle(method: str) -> Line2D:
     )  # fmt: skip
 
 
-def _plain(text: str, dashes: str) -> Line2D:
+def _plain(text: str, dashes: style.Dashes) -> Line2D:
     return Line2D([0, 1], [0, 0], color=style.INK, linestyle=dashes, linewidth=1.3, label=text)
 
 
 def _legend(key: str, drawing: Drawing) -> Sequence[dict[str, str]]:
-    entries = [(style.label(m), partial(_handle, m)) for m in drawing.legend]
-    entries += [(text, partial(_plain, text, dashes)) for text, dashes in drawing.lines]
+    entries = [(style.label(m), _swatch(method=m)) for m in drawing.legend]
+    entries += [(text, _swatch(line=(text, dashes))) for text, dashes in drawing.lines]
     return [
-        {"label": label, "svg": _swatch(f"{key}-legend-{i}", make)}
-        for i, (label, make) in enumerate(entries)
+        {"label": label, "svg": svg.replace(_SWATCH, f"{key}-legend-{i}")}
+        for i, (label, svg) in enumerate(entries)
     ]
 
 
-def _swatch(key: str, make: partial[Line2D]) -> str:
-    """One line with its marker."""
+_SWATCH = "swatch-of-a-legend"
+
+
+@cache
+def _swatch(method: str = "", line: tuple[str, style.Dashes] = ("", "-")) -> str:
+    """A line with its marker; its ids begin with ``_SWATCH``."""
 
     def draw(canvas: Canvas) -> None:
         canvas.set_layout_engine("none")
         axes = canvas.add_axes((0, 0, 1, 1))
         axes.set_axis_off()
-        axes.add_line(make())
+        axes.add_line(_handle(method) if method else _plain(*line))
         axes.set(xlim=(-0.05, 1.05), ylim=(-1, 1))
 
-    return style.svg(draw, (0.45, 0.18), key)
+    return style.svg(draw, (0.45, 0.18), _SWATCH)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from fnmatch import fnmatch
-from pathlib import Path
 
 import pandas as pd
 
 from adareg.lab.config import Config
 from adareg.lab.experiments import EXPERIMENTS, SCALES, Experiment
-from adareg.lab.records import Record, RecordError, Store, read_file
+from adareg.lab.records import Record, Store
 
 #: A setting: the fields in which a cell differs from the experiment's own, with their values.
 Variant = tuple[tuple[str, object], ...]
@@ -23,38 +21,16 @@ _PARTS = (
 )  # fmt: skip
 
 
-class Readable(Store):
-    """A store that leaves out the files that are not records, and names them.
-
-    Every file is read once, when the store is made.
-
-    Args:
-        root: the folder of the records.
-    """
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.foreign: list[str] = []
-        self._records: list[Record] = []
-        for path in sorted(root.glob("*/*.jsonl")):
-            try:
-                self._records += _whole(path)
-            except RecordError:
-                self.foreign.append(path.relative_to(root).as_posix())
-
-    def read(self, experiment: str = "*") -> Iterator[Record]:
-        """Every record, of one experiment or of all, in a fixed order."""
-        return (r for r in self._records if fnmatch(r["experiment"], experiment))
-
-
-def _whole(path: Path) -> list[Record]:
-    """The records of a file, if each has all its parts."""
-    records = list(read_file(path))
-    for record in records:
-        missing = [part for part in _PARTS if part not in record]
-        if missing or record["experiment"] != path.parent.name:
-            raise RecordError(f"{path} has records without {missing}, or of another experiment")
-    return records
+def readable(store: Store) -> tuple[list[Record], list[str]]:
+    """All records that have all their parts, and what was passed over, in words."""
+    foreign: list[str] = []
+    records = list(store.read(unreadable=foreign))
+    whole = [record for record in records if all(part in record for part in _PARTS)]
+    if len(whole) < len(records):
+        foreign.append(f"{len(records) - len(whole)} records without some of their parts")
+    unknown = Counter(r["experiment"] for r in whole if r["experiment"] not in EXPERIMENTS)
+    foreign += [f"{count} records of {name!r}, no experiment" for name, count in unknown.items()]
+    return whole, foreign
 
 
 @dataclass(frozen=True)
@@ -108,19 +84,14 @@ def command(experiment: str, scale: str = "paper", variant: Variant = ()) -> str
     return f"adareg reproduce {experiment} --scale {scale}{settings}"
 
 
-def select(store: Store) -> dict[str, Study]:
+def select(records: Iterable[Record]) -> dict[str, Study]:
     """The study of each experiment that has records, in the order of ``EXPERIMENTS``."""
     grouped: dict[str, list[Record]] = {}
-    for record in store.read():
+    for record in records:
         grouped.setdefault(record["experiment"], []).append(record)
     return {
         name: _choose(EXPERIMENTS[name], grouped[name]) for name in EXPERIMENTS if name in grouped
     }
-
-
-def unknown(store: Store) -> list[str]:
-    """Names of experiments among the records that are not ours."""
-    return sorted({r["experiment"] for r in store.read()} - EXPERIMENTS.keys())
 
 
 def _choose(experiment: Experiment, records: list[Record]) -> Study:
@@ -142,7 +113,7 @@ def _choose(experiment: Experiment, records: list[Record]) -> Study:
 
 def _unique(records: Iterable[Record]) -> list[Record]:
     """The first of the records of one network."""
-    seen = {}
+    seen: dict[tuple[object, ...], Record] = {}
     for r in records:
         key = (r["scale"], str(sorted(r["config"].items())), r["method"], r["seed"])
         seen.setdefault(key, r)

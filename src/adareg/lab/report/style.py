@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -19,13 +20,16 @@ GRID = "#88888855"
 DIVERGING = "PuOr"
 
 
+Dashes = Literal["-", "--", "-.", ":"] | tuple[int, tuple[int, ...]]
+
+
 @dataclass(frozen=True)
 class Look:
     """A method's colour, marker and dashes."""
 
     colour: str
     marker: str
-    dashes: str | tuple[int, tuple[int, ...]] = "-"
+    dashes: Dashes = "-"
     width: float = 1.4
 
 
@@ -48,7 +52,7 @@ LOOKS: dict[str, Look] = {
 }
 _OTHER = Look("#808080", "*", (0, (1, 2)))
 
-RC = {
+RC: dict[Any, Any] = {
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
     "axes.spines.right": False,

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 import pandas as pd
 from matplotlib.axes import Axes
 
+from adareg.lab.experiments import SCALES
+from adareg.lab.report.style import Dashes
 from adareg.lab.report.studies import Study, command
 
 Studies = Mapping[str, Study]
@@ -68,7 +70,7 @@ class Drawing:
     data: pd.DataFrame
     tables: Sequence[Table] = ()
     legend: Sequence[str] = ()
-    lines: Sequence[tuple[str, str]] = ()
+    lines: Sequence[tuple[str, Dashes]] = ()
     notes: Sequence[str] = ()
     columns: int = 2
     size: tuple[float, float] = (3.9, 2.9)
@@ -136,7 +138,5 @@ def notes(*studies: Study) -> tuple[str, ...]:
 
 def best(studies: Studies, *names: str) -> Study | None:
     """The study at the largest scale; of equals the first named."""
-    from adareg.lab.experiments import SCALES
-
     found = [studies[name] for name in names if name in studies]
     return max(found, key=lambda s: (not s.variant, SCALES.index(s.scale)), default=None)

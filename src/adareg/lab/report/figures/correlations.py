@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
+from adareg.lab.experiments import SCALES
 from adareg.lab.records import Record
 from adareg.lab.report import paper, style
 from adareg.lab.report.figures import matrices
@@ -17,25 +18,36 @@ from adareg.lab.report.figures.base import (
     Panel,
     Studies,
     Table,
-    best,
     notes,
     number,
-    scales,
     spread,
 )
+from adareg.lab.report.figures.curves import Numbers
 from adareg.lab.report.studies import Study
 
 METHODS = ("none", "adareg")
 SIZES = (600, 60_000)
+#: Networks of one kind: the paper's schedule at batch size 256.
+SOURCES = ("mnist-correlations", "mnist-generalization", "mnist-optimization")
 
 
-def nearest(study: Study) -> dict[int, int]:
-    """The size at hand that is nearest, in ratio, to each of the paper's."""
-    known = sorted({record["config"]["n"] for record in study.records})
-    sizes = {}
+def nearest(studies: Studies) -> list[tuple[int, int, Study]]:
+    """For each of the paper's sizes, the nearest at hand, in ratio, and the study that has it."""
+    found = [studies[name] for name in SOURCES if name in studies]
+    if not found:
+        return []
+    scale = max(found, key=lambda s: (not s.variant, SCALES.index(s.scale))).scale
+    known = [
+        (n, study)
+        for study in found
+        if study.scale == scale
+        for n in sorted({r["config"]["n"] for r in study.records})
+    ]
+    chosen = []
     for wanted in SIZES:
-        sizes[wanted] = min(known, key=lambda n: abs(np.log(n / wanted)))
-    return sizes if len(set(sizes.values())) > 1 else {SIZES[0]: known[-1]}
+        n, study = min(known, key=lambda item: abs(np.log(item[0] / wanted)))
+        chosen.append((wanted, n, study))
+    return chosen if chosen[0][1] != chosen[1][1] else chosen[:1]
 
 
 def _networks(study: Study, n: int, method: str) -> list[Record]:
@@ -53,7 +65,7 @@ def _row(records: list[Record], wanted: int, n: int, method: str) -> list[Cell]:
     strength = matrices.off_diagonal(related)
     accuracy = np.array([100 * r["metrics"]["test_accuracy"] for r in records])
 
-    def mean(values: np.ndarray, digits: int) -> Cell:
+    def mean(values: Numbers, digits: int) -> Cell:
         error = values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.nan
         return spread(float(values.mean()), float(error), digits)
 
@@ -70,23 +82,22 @@ def _row(records: list[Record], wanted: int, n: int, method: str) -> list[Cell]:
     ]
 
 
-HEAD = ["n", "method", "mean |r|", "1 with 7", "1 with 8", "accuracy, %", "paper's accuracy, %"]
+HEAD = ["n", "method", "mean |r|", "1 with 7", "1 with 8"]
+HEAD += ["accuracy, %", "paper's accuracy, %", "seeds"]
 
 
 def draw(studies: Studies) -> Drawing | None:
     """Mean correlation matrices at both sizes, with and without AdaReg, on one scale."""
-    study = best(studies, "mnist-correlations", "mnist-generalization")
-    if study is None:
-        return None
+    sizes = nearest(studies)
     found = {
         (wanted, n, method): records
-        for wanted, n in nearest(study).items()
+        for wanted, n, study in sizes
         for method in METHODS
         if (records := _networks(study, n, method))
     }
     if not found:
         return None
-    names = study.records[0]["names"]
+    names = next(iter(found.values()))[0]["names"]
     mean = {key: matrices.stacked(rs, "correlation").mean(0) for key, rs in found.items()}
     limit = max(np.abs(m - np.eye(len(m))).max() for m in mean.values())
     panels = [
@@ -97,14 +108,16 @@ def draw(studies: Studies) -> Drawing | None:
         for (_, n, method), matrix in mean.items()
     ]
     data = [matrices.long(m, names, n=n, method=method) for (_, n, method), m in mean.items()]
+    used = list({study.experiment.name: study for _, _, study in sizes}.values())
+    sources = ", ".join(f"n = {n:,} from {study.experiment.name}" for _, n, study in sizes)
     return Drawing(
         panels=panels,
         caption="Correlation between the rows of the softmax layer's weight, one for each digit: "
-        "mean over seeds, all panels on one scale, the diagonal (1) beyond it. "
-        f"{scales(study)}.",
+        "mean over seeds, all panels on one scale, the diagonal (1) beyond it. Drawn from the "
+        f"networks at scale {used[0].scale}: {sources}; seeds are in the table.",
         data=pd.concat(data),
-        tables=[Table([*HEAD, "seeds"], [_row(rs, *key) for key, rs in found.items()], _CAPTION)],
-        notes=(*_sizes_note(study), *notes(study)),
+        tables=[Table(HEAD, [_row(rs, *key) for key, rs in found.items()], _CAPTION)],
+        notes=(*_sizes_note(sizes), *notes(*used)),
         size=(3.6, 2.9),
         open=True,
     )
@@ -116,13 +129,13 @@ _CAPTION = (
 )
 
 
-def _sizes_note(study: Study) -> list[str]:
-    other = [f"{n:,} for {wanted:,}" for wanted, n in nearest(study).items() if n != wanted]
+def _sizes_note(sizes: list[tuple[int, int, Study]]) -> list[str]:
+    other = [f"{n:,} in place of {wanted:,}" for wanted, n, _ in sizes if n != wanted]
     if not other:
         return []
     return [
-        f"Training sizes nearest to the paper's among the records of {study.experiment.name}: "
-        f"{', '.join(other)}; the paper's own: adareg reproduce mnist-correlations --scale paper"
+        f"The training sizes nearest to the paper's among the records: {', '.join(other)}; "
+        "the paper's own: adareg reproduce mnist-correlations --scale paper"
     ]
 
 

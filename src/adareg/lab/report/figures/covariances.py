@@ -28,7 +28,7 @@ _SIDES = {"row_covariance": "rows", "col_covariance": "columns"}
 
 def _networks(records: tuple[Record, ...]) -> dict[int, Record]:
     """The first seed of AdaReg at each training size: columns are in no order to average."""
-    found = {}
+    found: dict[int, Record] = {}
     for record in sorted(records, key=lambda r: r["seed"]):
         if record["method"] == "adareg" and "row_covariance" in record["arrays"]:
             found.setdefault(record["config"]["n"], record)

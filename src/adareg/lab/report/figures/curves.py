@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-from scipy.stats import t
+from scipy.stats import t  # type: ignore[import-untyped]
 
 from adareg.lab.report import style
 from adareg.lab.report.figures.base import Cell, Table, number, spread
 
-Numbers = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.floating[Any]]
 KEYS = ["data", "batch", "n", "method"]
 MEASURES = {
     "test_accuracy": "test accuracy, %",
@@ -157,17 +159,15 @@ def change_table(table: pd.DataFrame, caption: str, digits: int = 2) -> Table:
 
 def _pivot(table: pd.DataFrame, caption: str, column: str, digits: int, sign: bool) -> Table:
     methods = style.ordered(table["method"])
+    found = {(r["data"], r["batch"], r["n"], r["method"]): r for r in table.to_dict("records")}
     rows = []
-    for (data, batch, n), cell in table.groupby(KEYS[:3]):
-        found = cell.set_index("method")
+    for data, batch, n in dict.fromkeys(key[:3] for key in found):
         numbers = [
-            spread(float(found.at[m, column]), float(found.at[m, "standard_error"]), digits, sign)
-            if m in found.index
-            else number(float("nan"))
-            for m in methods
+            spread(row[column], row["standard_error"], digits, sign)
+            if (row := found.get((data, batch, n, method)))
+            else number(math.nan)
+            for method in methods
         ]
-        rows.append(
-            [Cell(str(data), str(data)), Cell(str(batch), float(batch)), number(n, 0), *numbers]
-        )
+        rows.append([Cell(data, data), Cell(str(batch), batch), number(n, 0), *numbers])
     head = ["data", "batch", "n", *map(style.label, methods)]
     return Table(head, rows, caption)

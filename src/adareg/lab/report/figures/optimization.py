@@ -24,7 +24,7 @@ from adareg.lab.report.figures.base import (
 from adareg.lab.report.studies import Study
 
 NAME = "mnist-optimization"
-_LINES = {"train_loss": "--", "test_loss": "-"}
+_LINES: dict[str, style.Dashes] = {"train_loss": "--", "test_loss": "-"}
 
 
 def _trajectories(study: Study) -> pd.DataFrame:
@@ -45,14 +45,14 @@ def _trajectories(study: Study) -> pd.DataFrame:
 
 def _draw(axes: Axes, table: pd.DataFrame) -> None:
     block, last = int(table["block"].iloc[0]), int(table["epoch"].max())
-    for epoch in range(block, last, block):
-        axes.axvline(epoch, color=style.INK, linewidth=0.7, linestyle=":", alpha=0.6)
+    for update in range(block, last, block):
+        axes.axvline(update, color=style.INK, linewidth=0.7, linestyle=":", alpha=0.6)
     found = dict(iter(table.groupby(["method", "curve"])))
     for method, curve in product(style.ordered(table["method"]), _LINES):
         rows, colour = found[method, curve], style.look(method).colour
         epoch, mean = rows["epoch"].to_numpy(), rows["mean"].to_numpy()
         error = rows["standard_error"].fillna(0).to_numpy()
-        axes.plot(epoch, mean, _LINES[curve], color=colour, linewidth=1.3)
+        axes.plot(epoch, mean, linestyle=_LINES[curve], color=colour, linewidth=1.3)
         low = (mean - error).clip(min=mean / 3)
         axes.fill_between(epoch, low, mean + error, color=colour, alpha=0.2, lw=0)
     axes.set_yscale("log")
@@ -63,14 +63,14 @@ def _ends(table: pd.DataFrame) -> Table:
     last = table[table["epoch"] == table.groupby(["n", "batch"])["epoch"].transform("max")]
     rows = [
         [
-            number(row.n, 0),
-            Cell(str(row.batch), row.batch),
-            Cell(style.label(row.method), row.method),
-            Cell(row.curve.replace("_", " "), row.curve),
-            spread(row.mean, row.standard_error, 4),
-            number(row.seeds, 0),
+            number(row["n"], 0),
+            Cell(str(row["batch"]), row["batch"]),
+            Cell(style.label(row["method"]), row["method"]),
+            Cell(row["curve"].replace("_", " "), row["curve"]),
+            spread(row["mean"], row["standard_error"], 4),
+            number(row["seeds"], 0),
         ]
-        for row in last.itertuples()
+        for row in last.to_dict("records")
     ]
     head = ["n", "batch", "method", "curve", "cross-entropy", "seeds"]
     return Table(head, rows, "Cross-entropy after the last epoch: mean ± standard error")

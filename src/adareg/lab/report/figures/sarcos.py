@@ -70,13 +70,13 @@ def _table(table: pd.DataFrame, n: int) -> Table:
     tasks = sorted(set(table["task"]))
     rows = []
     for method in style.ordered(table["method"]):
-        found = table[table["method"] == method].set_index("task")
+        found = {r["task"]: r for r in table[table["method"] == method].to_dict("records")}
         name = Cell(style.label(method), method)
         ours = [
-            spread(float(found.at[t, "mean"]), float(found.at[t, "standard_error"]), 3)
-            if t in found.index
+            spread(found[task]["mean"], found[task]["standard_error"], 3)
+            if task in found
             else number(np.nan)
-            for t in tasks
+            for task in tasks
         ]
         said = [number(v, 4) for v in paper.EXPLAINED_VARIANCE.get(method, (np.nan,) * 7)]
         rows += [[name, Cell("ours", "ours"), *ours], [name, Cell("paper", "paper"), *said]]
@@ -143,13 +143,13 @@ def _spectra_table(rank: pd.DataFrame, norm: pd.DataFrame) -> Table:
     rows = [
         [
             Cell("ours", "ours"),
-            number(float(a.n), 0),
-            Cell(style.label(str(a.method)), str(a.method)),
-            spread(a.mean, a.standard_error),
-            spread(b.mean, b.standard_error),
-            number(float(a.seeds), 0),
+            number(a["n"], 0),
+            Cell(style.label(a["method"]), a["method"]),
+            spread(a["mean"], a["standard_error"]),
+            spread(b["mean"], b["standard_error"]),
+            number(a["seeds"], 0),
         ]
-        for a, b in zip(rank.itertuples(), norm.itertuples(), strict=True)
+        for a, b in zip(rank.to_dict("records"), norm.to_dict("records"), strict=True)
     ]
     for method, (said_rank, said_norm) in paper.SPECTRA.items():
         who = [Cell("paper", "paper"), number(44_484, 0), Cell(style.label(method), method)]

@@ -54,8 +54,8 @@ def draw(studies: Studies) -> Drawing | None:
     batches = " and ".join(str(batch) for batch in sorted(set(data["batch"])))
     return Drawing(
         panels=panels,
-        caption="Spectral norm (the largest singular value) and stable rank (the sum of all squared "
-        "singular values over the largest one) of the last layer's weight, "
+        caption="Spectral norm (the largest singular value) and stable rank (the sum of all "
+        "squared singular values over the largest one) of the last layer's weight, "
         f"batch size {batches}. {curves.BAND} {scales(*found)}.",
         data=data,
         tables=[

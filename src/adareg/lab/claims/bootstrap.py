@@ -1,0 +1,55 @@
+"""A mean and its interval, by resampling seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special  # type: ignore[import-untyped]
+
+RESAMPLES = 10_000
+LEVEL = 0.95
+
+
+class Interval(NamedTuple):
+    """A mean, and the interval that covers the true one 95 times in 100."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """The mean of ``values`` with its bootstrap interval; the same values give the same one.
+
+    Values are one for each seed; differences between two methods are paired before they come here.
+    The interval is Hesterberg's expanded percentile interval ("What Teachers Should Know About the
+    Bootstrap", 2015): quantiles of resampled means, further out than the nominal ones by what
+    Student's t asks for at so few values. Without that, five seeds would be covered 83 times in
+    100 instead of 95.
+
+    >>> interval([1.0, 2.0, 3.0, 4.0, 5.0]).mean
+    3.0
+    """
+    data = np.asarray(values, dtype=float)
+    means = _shares(len(data)) @ data
+    tail = tail_probability(len(data))
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return Interval(float(data.mean()), float(low), float(high))
+
+
+def tail_probability(count: int) -> float:
+    """How much is cut off at each end of the distribution of resampled means."""
+    t = special.stdtrit(count - 1, (1 + LEVEL) / 2)
+    return float(special.ndtr(-math.sqrt(count / (count - 1)) * t))
+
+
+@cache
+def _shares(count: int) -> NDArray[np.float64]:
+    """How often each of ``count`` values is drawn, over ``count``: (resamples, count)."""
+    drawn = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), RESAMPLES)
+    return drawn / count
