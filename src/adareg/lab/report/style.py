@@ -35,7 +35,7 @@ class Look:
 
 #: The colours of Okabe and Ito for the methods of the paper, more of the kind for the others.
 LOOKS: dict[str, Look] = {
-    "none": Look(INK, "o"),
+    "none": Look(INK, "x"),
     "weight-decay": Look("#0072B2", "s", "--"),
     "dropout": Look("#56B4E9", "^", "-."),
     "batch-norm": Look("#009E73", "D", (0, (4, 1, 1, 1, 1, 1))),

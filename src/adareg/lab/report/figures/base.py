@@ -10,8 +10,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from adareg.lab.experiments import SCALES
-from adareg.lab.report.style import Dashes
 from adareg.lab.report.studies import Study, command
+from adareg.lab.report.style import Dashes
 
 Studies = Mapping[str, Study]
 
