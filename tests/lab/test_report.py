@@ -191,7 +191,7 @@ def test_what_is_missing_is_said_and_the_rest_is_drawn(tmp_path):
     assert "layers.svg" not in page.downloads
     assert "adareg reproduce cifar-generalization --scale paper" in page.text
     assert "adareg reproduce mnist-layers --scale paper" in page.text
-    assert "mnist-generalization is not complete: 2 of 12 networks" in page.text
+    assert "mnist-generalization: not complete, 2 of 12 networks" in page.text
     assert "60 in place of 600" in page.text
     assert set(page.csv("spectra")["method"]) == {"none", "adareg"}
 
@@ -201,7 +201,7 @@ def test_the_largest_scale_is_drawn_alone(tmp_path):
     fill(tmp_path, "digits", scale="small", seeds=1)
     page = Page(build(tmp_path))
     assert set(page.csv("digits")["n"]) == {30, 60, 120, 240}
-    assert "Left out: 48 networks at scale smoke." in page.text
+    assert "digits: 48 networks at scale smoke are left out." in page.text
 
 
 def test_changed_settings_are_never_mixed_in(tmp_path):
@@ -210,14 +210,14 @@ def test_changed_settings_are_never_mixed_in(tmp_path):
     fill(tmp_path, "digits", lr=0.5)
     page = Page(build(tmp_path))
     pd.testing.assert_frame_equal(page.csv("digits"), alone)
-    assert "Left out: 48 networks at scale smoke with lr = 0.5." in page.text
+    assert "digits: 48 networks at scale smoke with lr = 0.5 are left out." in page.text
 
 
 def test_changed_settings_are_drawn_where_there_are_no_others(tmp_path):
     fill(tmp_path, "digits", lr=0.5)
     page = Page(build(tmp_path))
     assert "digits.svg" in page.downloads
-    assert "Not the experiment's own setting, which is not recorded, but lr = 0.5." in page.text
+    assert "digits: not its own setting, which is not recorded, but lr = 0.5." in page.text
     assert "adareg reproduce digits --scale smoke --set lr=0.5" in page.text
 
 
@@ -225,7 +225,7 @@ def test_all_samples_are_the_experiments_own_cell(tmp_path):
     fill(tmp_path, "sarcos", scale="paper", seeds=1)  # its n = 0 is recorded as a number
     page = Page(build(tmp_path))
     assert set(page.csv("sarcos")["n"]) == {100, 400, 1600, 3000}
-    assert "Left out" not in page.text
+    assert "left out" not in page.text
 
 
 def test_foreign_files_and_records_are_passed_over(tmp_path):
@@ -254,7 +254,7 @@ def test_networks_that_diverged_are_not_averaged(tmp_path):
     page = Page(build(tmp_path))
     table = page.csv("digits").query("measure == 'test_accuracy'")
     assert list(table["seeds"]) == [3]
-    assert "1 networks of none diverged" in page.text
+    assert "networks of none that diverged, and are not among the means: 1." in page.text
 
 
 def test_odd_names_are_escaped(tmp_path):

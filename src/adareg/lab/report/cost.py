@@ -15,43 +15,62 @@ from adareg.lab.report.figures.base import Cell, Table, number
 _RULES = ("alternating", "joint", "dense")
 
 
-def training(records: Iterable[Record]) -> Table:
-    """Seconds of each cell's networks; those of a stack share its time."""
+def training(records: Iterable[Record], by_cell: bool = False) -> Table:
+    """Seconds of networks, for each experiment or each of its cells; a stack shares its time."""
+    frame = pd.DataFrame([_row(record) for record in records])
+    keys = ["experiment", "scale", "device", *(["batch", "n"] if by_cell else [])]
     rows = []
-    frame = pd.DataFrame(
-        [
-            {
-                "experiment": r["experiment"],
-                "scale": r["scale"],
-                "batch": r["config"]["batch"],
-                "n": r["config"]["n"],
-                "device": r["environment"]["device"],
-                "seconds": r["seconds"],
-                "stacked": r["stacked"],
-                "peak": r.get("peak_bytes") or float("nan"),
-            }
-            for r in records
-        ]
-    )
-    keys = ["experiment", "scale", "device", "batch", "n"]
     for key, cell in frame.groupby(keys):
-        experiment, scale, device, batch, n = cast("tuple[str, str, str, int, int]", key)
-        names = [Cell(name, name) for name in (experiment, scale, device)]
-        counts = [Cell(str(batch), batch), number(n, 0), number(len(cell), 0)]
+        names = [Cell(str(name), name) for name in cast("tuple[str | int, ...]", key)]
+        times = [number(cell["seconds"].mean(), 3), number(cell["seconds"].sum() / 60, 2)]
         stack = number(float(cell["stacked"].max()), 0)
-        times = [number(cell["seconds"].mean(), 3), number(cell["seconds"].sum(), 1)]
-        rows.append([*names, *counts, stack, *times, number(cell["peak"].max() / 2**30, 2)])
-    head = ["experiment", "scale", "device", "batch", "n", "networks", "largest stack"]
-    head += ["seconds per network", "seconds in all", "peak GPU memory, GiB"]
-    return Table(head, rows, "Training, by cell. Methods of one stack share its time equally")
+        memory = number(cell["peak"].max() / 2**30, 2)
+        rows.append([*names, number(len(cell), 0), stack, *times, memory])
+    head = [*keys, "networks", "largest stack", "seconds per network", "minutes in all"]
+    what = "by cell" if by_cell else "by experiment; what experiments share is counted in each"
+    caption = f"Training, {what}. Methods of one stack share its time equally"
+    return Table([*head, "peak GPU memory, GiB"], rows, caption)
 
 
-def benchmarks(folder: Path) -> list[Table]:
-    """Tables of the benchmarks in a folder; none if there are none."""
-    found = [(path.stem, _load(path)) for path in sorted(folder.glob("*.json"))]
-    updates = [_updates(data) for _, data in found if "updates" in data]
-    stacking = [data for _, data in found if "stacked_seconds_per_epoch" in data]
-    return [*updates, *([_stacking(stacking)] if stacking else [])]
+def _row(record: Record) -> dict[str, Any]:
+    return {
+        "experiment": record["experiment"],
+        "scale": record["scale"],
+        "device": record["environment"]["device"],
+        "batch": record["config"]["batch"],
+        "n": record["config"]["n"],
+        "seconds": record["seconds"],
+        "stacked": record["stacked"],
+        "peak": record.get("peak_bytes") or float("nan"),
+    }
+
+
+def benchmarks(root: Path) -> list[Table]:
+    """Tables of the benchmarks in ``bench`` inside or beside a folder; none if there are none."""
+    paths = [*sorted(root.glob("bench/*.json")), *sorted(root.parent.glob("bench/*.json"))]
+    found = [data for path in paths if (data := _load(path))]
+    steps = [data for data in found if "steps" in data]
+    stacking = [data for data in found if "stacked_seconds_per_epoch" in data]
+    tables = [_updates(data) for data in found if "updates" in data]
+    return [
+        *([_steps(steps)] if steps else []),
+        *([_stacking(stacking)] if stacking else []),
+        *tables,
+    ]
+
+
+def _steps(found: list[dict[str, Any]]) -> Table:
+    """A step of training without AdaReg and with it."""
+    rows = []
+    for data in found:
+        for step in data["steps"]:
+            names = (data["machine"]["device"], step["workload"], step["variant"])
+            ms = [1000 * step["seconds"][how]["median"] for how in ("without", "coupled")]
+            more = 100 * (ms[1] / ms[0] - 1)
+            numbers = [number(ms[0], 2), number(ms[1], 2), number(more, 1, sign=True)]
+            rows.append([*(Cell(str(name), str(name)) for name in names), *numbers])
+    head = ["device", "what", "variant", "without, ms", "with AdaReg, ms", "more, %"]
+    return Table(head, rows, "One step of training, without and with AdaReg: medians")
 
 
 def _load(path: Path) -> dict[str, Any]:

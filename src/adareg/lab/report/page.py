@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -62,7 +61,8 @@ def build(runs: Path) -> str:
         figures=[render.show(figure, chosen) for figure in FIGURES],
         run=_run(chosen, records),
         training=cost.training(readable),
-        benchmarks=cost.benchmarks(runs.parent / "bench"),
+        cells=cost.training(readable, by_cell=True),
+        benchmarks=cost.benchmarks(runs),
         environments=origin.environments(records),
         sources=origin.sources(records),
         commands=[study.command for study in chosen.values()],
@@ -78,11 +78,9 @@ def _verdicts(store: Store) -> dict[str, Any]:
         {"claim": CLAIMS[key], "judgement": judged[key], "look": VERDICTS[judged[key].verdict]}
         for key in keys
     ]
-    titles: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
-    for key in keys:
-        titles[judged[key].verdict].append(CLAIMS[key].title)
-    counts = Counter({verdict: len(found) for verdict, found in titles.items()})
-    return {"rows": rows, "counts": counts, "titles": titles, "looks": VERDICTS}
+    grouped = {v: [key for key in keys if judged[key].verdict == v] for v in VERDICTS}
+    titles = {v: [CLAIMS[key].title for key in found] for v, found in grouped.items()}
+    return {"rows": rows, "grouped": grouped, "claims": CLAIMS, "titles": titles, "looks": VERDICTS}
 
 
 def _run(chosen: dict[str, Study], records: list[Record]) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def _choose(experiment: Experiment, records: list[Record]) -> Study:
     scale, changes = ranked[0]
     chosen = groups[ranked[0]]
     notes = [*_incomplete(experiment, scale, changes, chosen)]
-    notes += [_left_out(*group, len(groups[group])) for group in ranked[1:]]
+    notes += [_left_out(experiment.name, *group, len(groups[group])) for group in ranked[1:]]
     return Study(experiment, scale, changes, tuple(chosen), tuple(notes))
 
 
@@ -138,10 +138,13 @@ def _incomplete(
 ) -> Iterator[str]:
     diverged = Counter(r["method"] for r in records if r["metrics"].get("diverged"))
     for method, count in sorted(diverged.items()):
-        yield f"{count} networks of {method} diverged and are not among the means."
+        yield (
+            f"{experiment.name}: networks of {method} that diverged, and are not among the means: "
+            f"{count}."
+        )
     if changes:
         settings = ", ".join(f"{name} = {value}" for name, value in changes)
-        yield f"Not the experiment's own setting, which is not recorded, but {settings}."
+        yield f"{experiment.name}: not its own setting, which is not recorded, but {settings}."
         return
     planned = len(experiment.cells(scale)) * len(experiment.methods) * experiment.seeds[scale]
     have = sum(
@@ -149,11 +152,12 @@ def _incomplete(
     )
     if have < planned:
         yield (
-            f"{experiment.name} is not complete: {have:,} of {planned:,} networks are recorded; "
+            f"{experiment.name}: not complete, {have:,} of {planned:,} networks are recorded; "
             f"the rest: {command(experiment.name, scale)}"
         )
 
 
-def _left_out(scale: str, changes: Variant, count: int) -> str:
-    settings = ", ".join(f"{name} = {value}" for name, value in changes)
-    return f"Left out: {count:,} networks at scale {scale}{' with ' * bool(settings)}{settings}."
+def _left_out(name: str, scale: str, changes: Variant, count: int) -> str:
+    settings = ", ".join(f"{field} = {value}" for field, value in changes)
+    at = f"scale {scale}" + f" with {settings}" * bool(settings)
+    return f"{name}: {count:,} networks at {at} are left out."

@@ -9,6 +9,7 @@ import pandas as pd
 from adareg.lab.report import style
 from adareg.lab.report.figures import curves
 from adareg.lab.report.figures.base import Drawing, Figure, Panel, Studies, notes, scales
+from adareg.lab.report.studies import Study
 
 
 def _accuracies(name: str, studies: Studies) -> Drawing | None:
@@ -54,23 +55,29 @@ def _rules(studies: Studies) -> Drawing | None:
     tables = {m: curves.changes(frame, m, methods) for m in measures}
     panels = [
         Panel(
-            f"change in {curves.MEASURES[m]}", partial(curves.draw_changes, table=t, label="change")
+            f"change in {curves.CHANGES[m]}", partial(curves.draw_changes, table=t, label="change")
         )
         for m, t in tables.items()
     ]
     return Drawing(
         panels=panels,
         caption="The three ways to update the covariances, and the authors' published code, which "
-        "has weight decay beside AdaReg, in its ten blocks of 30 epochs. Zero is no regularizer. "
+        f"has weight decay beside AdaReg; {_schedule(study)} (theirs: ten of 30). Zero is no "
+        "regularizer. "
         f"{curves.INTERVAL} {scales(study)}.",
         data=pd.concat(tables.values()),
         tables=[
-            curves.change_table(t, f"Change in {curves.MEASURES[m]} ± standard error", 3)
+            curves.change_table(t, f"Change in {curves.CHANGES[m]} ± standard error", 3)
             for m, t in tables.items()
         ],
         legend=[m for m in methods if m != "none"],
         notes=notes(study),
     )
+
+
+def _schedule(study: Study) -> str:
+    config = study.records[0]["config"]
+    return f"{config['blocks']} blocks of {config['epochs']} epochs"
 
 
 COMBINATIONS = Figure(

@@ -25,6 +25,8 @@ MEASURES = {
     "stable_rank": "stable rank",
     "spectral_norm": "spectral norm",
 }
+#: What a difference of each is called.
+CHANGES = {**MEASURES, "test_accuracy": "test accuracy, points"}
 #: Accuracies are recorded as fractions and shown in percent.
 UNITS = {"test_accuracy": 100.0}
 BAND = "Lines are means over seeds, bands one standard error to either side."
@@ -106,7 +108,7 @@ def _apart(n: pd.Series[int], place: float, among: pd.Series[int] | None = None)
     """Training sizes moved a little, so that the bars of one method do not hide another's."""
     known = np.unique(n if among is None else among)
     if is_log(n if among is None else among):
-        return n.to_numpy(float) * (1 + (0.07 if len(known) > 1 else 0.1) * place)
+        return n.to_numpy(float) * (1 + (0.05 if len(known) > 1 else 0.1) * place)
     return n.to_numpy(float) + 0.035 * place * float(np.diff(known).min())
 
 
