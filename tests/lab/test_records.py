@@ -78,3 +78,14 @@ def test_a_foreign_file_is_named(tmp_path, text):
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(RecordError, match=str(path)):
         Store(tmp_path).done("digits", CONFIG)
+
+
+def test_a_foreign_file_may_be_passed_over(tmp_path):
+    store = Store(tmp_path)
+    store.write("digits", CONFIG, [record()])
+    (tmp_path / "digits" / "a.jsonl").write_text("{")
+    unreadable = []
+    assert len(list(store.read(unreadable=unreadable))) == 1
+    assert [str(tmp_path / "digits" / "a.jsonl") in why for why in unreadable] == [True]
+    with pytest.raises(RecordError):
+        list(store.read())

@@ -133,7 +133,7 @@ ABLATIONS = [
     ),
     Claim(
         key="last-layer-small",
-        title="More so with little data",
+        title="The last layer's lead is larger with little data",
         paper="The improvement is more obvious when the training set is small.",
         where="Fig. 7",
         experiments=(LAYERS,),

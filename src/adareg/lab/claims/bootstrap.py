@@ -16,7 +16,7 @@ LEVEL = 0.95
 
 
 class Interval(NamedTuple):
-    """A mean, and the interval that covers the true one 95 times in 100."""
+    """A mean, and the interval that covers the true one about 95 times in 100."""
 
     mean: float
     low: float
@@ -29,8 +29,8 @@ def interval(values: Sequence[float]) -> Interval:
     Values are one for each seed; differences between two methods are paired before they come here.
     The interval is Hesterberg's expanded percentile interval ("What Teachers Should Know About the
     Bootstrap", 2015): quantiles of resampled means, further out than the nominal ones by what
-    Student's t asks for at so few values. Without that, five seeds would be covered 83 times in
-    100 instead of 95.
+    Student's t asks for at so few values. Without that, the interval of five seeds would cover
+    the true mean 83 times in 100; with it, 92 times.
 
     >>> interval([1.0, 2.0, 3.0, 4.0, 5.0]).mean
     3.0

@@ -157,7 +157,7 @@ CORRELATIONS = [
     ),
     Claim(
         key="correlation-growing",
-        title="More so with more data",
+        title="AdaReg adds more correlation with more data",
         paper="The stronger correlations are more evident when the training set is large "
         "(60,000 against 600).",
         where="Fig. 5",
@@ -166,7 +166,7 @@ CORRELATIONS = [
     ),
     Claim(
         key="correlation-digits",
-        title="Similar digits correlate, dissimilar ones do the opposite",
+        title="Rows of similar digits correlate, of dissimilar ones the opposite",
         paper="1 and 7 have a positive correlation, 1 and 8 a negative one.",
         where="Fig. 5",
         experiments=EXPERIMENTS,

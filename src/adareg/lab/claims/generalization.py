@@ -89,8 +89,7 @@ def _claims(data: str, name: str, panels: str) -> list[Claim]:
         Claim(
             key=f"{data}-improves",
             title=f"AdaReg improves accuracy on {name}",
-            paper="AdaReg improves generalization under both minibatch settings, at every "
-            "training size.",
+            paper="AdaReg improves generalization under both minibatch settings, 256 and 2048.",
             where=f"Fig. 2 {panels}",
             experiments=(experiment,),
             judge=partial(improves, experiment=experiment),

@@ -98,14 +98,16 @@ def judge(
     if not found:
         return lacking(records, experiments, methods)
     ahead = [row.state(quantity, others) for row in found]
-    each = [quantity.state(effect) for row in found for effect in row.effects.values()]
+    effects = [effect for row in found for effect in row.effects.values()]
+    each = [quantity.state(effect) for effect in effects]
     means = summaries(found, quantity, method, others)
     missing = incomplete(records, experiments, [row.cell for row in found], batch)
     decided = verdict(ahead if together else each)
     return Judgement(
         verdict=decided,
-        measured=_sentence(found, ahead, means, quantity, method, others),
-        effects=(*means.values(), *(e for row in found for e in row.effects.values())),
+        measured=_sentence(found, ahead, means, quantity, method, others)
+        + f" ({about(cells, effects, methods)}).",
+        effects=(*means.values(), *effects),
         missing=more_seeds(decided, [row.cell for row in found], methods) or missing,
     )
 
@@ -123,8 +125,9 @@ def _sentence(
     text = f"With {label(method)} the {quantity.name} is {quantity.direction} {listing(counts)} "
     text += f"of {several(len(found), 'setting')}"
     if len(compared) > 1:
-        text += f" (than with {'both' if len(compared) == 2 else 'all of them'} in {states.count('yes')})"
-    return f"{text}; {_sizes(found, means, quantity)} ({circumstances(found, (method, *others))})."
+        every = "both" if len(compared) == 2 else "all of them"
+        text += f" (than with {every} in {states.count('yes')})"
+    return f"{text}; {_sizes(found, means, quantity)}"
 
 
 def _ahead(found: Sequence[Row], quantity: Quantity, other: str) -> int:

@@ -46,7 +46,7 @@ class Quantity:
         if not self.relative:
             return {seed: first[seed] - second[seed] for seed in seeds}
         return {
-            seed: math.log(first[seed] / second[seed])
+            seed: math.log(first[seed]) - math.log(second[seed])
             for seed in seeds
             if first[seed] > 0 and second[seed] > 0
         }
@@ -56,8 +56,7 @@ class Quantity:
         if len(differences) < MIN_SEEDS:
             return None
         found = interval([differences[seed] for seed in sorted(differences)])
-        numbers = [100 * math.expm1(x) if self.relative else x for x in found]
-        value, low, high = numbers
+        value, low, high = (_percent(x) if self.relative else x for x in found)
         return Effect(
             what=what, value=value, low=low, high=high, seeds=len(differences), unit=self.unit
         )
@@ -70,6 +69,10 @@ class Quantity:
     def direction(self) -> str:
         """The claimed one, in a word."""
         return "higher" if self.sign > 0 else "lower"
+
+
+def _percent(log_ratio: float) -> float:
+    return 100 * math.expm1(min(log_ratio, 100.0))  # beyond that, any number is large enough
 
 
 def mean_by_seed(parts: Sequence[Values]) -> dict[int, float]:

@@ -16,6 +16,9 @@ from adareg.lab.records import Record, Store
 
 Measure = Callable[[Record], float]
 
+#: No measure of a network is as large as this.
+ABSURD = 1e100
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -61,7 +64,7 @@ class Cell:
             seed: _measured(measure, record)
             for seed, record in self.networks.get(method, {}).items()
         }
-        return {seed: value for seed, value in values.items() if math.isfinite(value)}
+        return {seed: value for seed, value in values.items() if abs(value) < ABSURD}
 
     def diverged(self, methods: Iterable[str]) -> int:
         """How many networks of some methods have weights that are not finite."""
@@ -76,7 +79,7 @@ def _measured(measure: Measure, record: Record) -> float:
     """The measure, or nan where a record lacks it."""
     try:
         return float(measure(record))
-    except (KeyError, TypeError, IndexError, ValueError):
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return math.nan
 
 
