@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from adareg.lab.experiments import EXPERIMENTS
 from adareg.lab.records import Store
 from adareg.lab.report import build
 from adareg.lab.report.figures import FIGURES
+from adareg.lab.report.studies import readable
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 
@@ -238,8 +240,65 @@ def test_foreign_files_and_records_are_passed_over(tmp_path):
     page = Page(build(tmp_path))
     assert "digits.svg" in page.downloads
     assert "notes.jsonl" in page.text
-    assert "1 records without some of their parts" in page.text
-    assert "1 records of 'wine', no experiment" in page.text
+    assert "records without some of their parts: 1" in page.text
+    assert "records of 'wine', no experiment: 1" in page.text
+
+
+@pytest.mark.parametrize("method", ["none", "mystery"])
+def test_one_method_alone_is_drawn_as_far_as_it_goes(tmp_path, method):
+    fill(tmp_path, methods=(method,), seeds=1)
+    page = Page(build(tmp_path))
+    assert ("accuracy.svg" in page.downloads) == (method == "none")
+    assert "gain.svg" not in page.downloads
+
+
+def spoil(root, change):
+    for path in root.glob("mnist-*/*.jsonl"):
+        found = [json.loads(line) for line in path.read_text().splitlines()]
+        for entry in found:
+            change(entry)
+        path.write_text("".join(json.dumps(entry) + "\n" for entry in found))
+
+
+def unmeasured(entry):
+    entry["metrics"]["test_accuracy"] = None
+    entry["arrays"]["correlation"] = [[None] * 10] * 10
+    entry.update(curves={}, environment={}, data={})
+
+
+@pytest.mark.parametrize(
+    ("change", "drawn"), [(unmeasured, True), (lambda r: r["metrics"].update(diverged=True), False)]
+)
+def test_records_without_numbers_do_not_spoil_the_page(tmp_path, change, drawn):
+    names = ("mnist-generalization", "mnist-optimization", "mnist-covariances", "mnist-layers")
+    fill(tmp_path, *names, "digits-completion", seeds=1)
+    spoil(tmp_path, change)
+    page = Page(build(tmp_path))
+    assert "digits-completion.svg" in page.downloads
+    assert "layers.svg" not in page.downloads
+    assert ("spectra.svg" in page.downloads) == drawn
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"metrics": {}},
+        {"metrics": [1]},
+        {"arrays": {}},
+        {"spectra": {}},
+        {"config": {}},
+        {"config": {"data": "mnist", "n": "many", "batch": 1, "blocks": 1, "epochs": 1}},
+        {"scale": "huge"},
+        {"method": None},
+        {"seed": "first"},
+    ],
+)
+def test_records_that_lack_a_part_are_passed_over(tmp_path, change):
+    fill(tmp_path, "mnist-layers", "digits", seeds=1)
+    spoil(tmp_path, lambda entry: entry.update(change))
+    whole, foreign = readable(Store(tmp_path))
+    assert {entry["experiment"] for entry in whole} == {"digits"}
+    assert foreign == ["records without some of their parts: 5"]
 
 
 def test_networks_that_diverged_are_not_averaged(tmp_path):

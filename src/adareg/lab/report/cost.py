@@ -36,7 +36,7 @@ def _row(record: Record) -> dict[str, Any]:
     return {
         "experiment": record["experiment"],
         "scale": record["scale"],
-        "device": record["environment"]["device"],
+        "device": str(record["environment"].get("device", "unknown")),
         "batch": record["config"]["batch"],
         "n": record["config"]["n"],
         "seconds": record["seconds"],

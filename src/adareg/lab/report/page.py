@@ -52,8 +52,10 @@ def build(runs: Path) -> str:
     readable, foreign = studies.readable(store)
     chosen = studies.select(readable)
     if not chosen:
+        passed_over = "".join(f"; passed over: {text}" for text in foreign)
         raise ValueError(
             f"no records below {runs}; make some with: adareg reproduce digits --out {runs}"
+            f"{passed_over}"
         )
     records = [record for study in chosen.values() for record in study.records]
     return _template().render(

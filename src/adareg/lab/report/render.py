@@ -19,7 +19,7 @@ def show(figure: Figure, studies: Studies) -> dict[str, Any]:
     """All that the page says of one figure."""
     drawing = figure.draw(studies)
     shown = {"key": figure.key, "title": figure.title, "where": figure.where}
-    if drawing is None:
+    if drawing is None or not any(panel.draw for panel in drawing.panels):
         return {**shown, "commands": figure.commands, "panels": []}
     return {
         **shown,

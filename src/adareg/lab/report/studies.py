@@ -15,22 +15,32 @@ from adareg.lab.records import Record, Store
 #: A setting: the fields in which a cell differs from the experiment's own, with their values.
 Variant = tuple[tuple[str, object], ...]
 
-_PARTS = (
-    "experiment", "scale", "method", "seed", "config", "metrics", "curves", "spectra", "arrays",
-    "names", "data", "seconds", "stacked", "environment",
-)  # fmt: skip
-
 
 def readable(store: Store) -> tuple[list[Record], list[str]]:
     """All records that have all their parts, and what was passed over, in words."""
     foreign: list[str] = []
     records = list(store.read(unreadable=foreign))
-    whole = [record for record in records if all(part in record for part in _PARTS)]
+    whole = [record for record in records if _is_whole(record)]
     if len(whole) < len(records):
-        foreign.append(f"{len(records) - len(whole)} records without some of their parts")
-    unknown = Counter(r["experiment"] for r in whole if r["experiment"] not in EXPERIMENTS)
-    foreign += [f"{count} records of {name!r}, no experiment" for name, count in unknown.items()]
+        foreign.append(f"records without some of their parts: {len(records) - len(whole):,}")
+    unknown = Counter(str(r["experiment"]) for r in whole if r["experiment"] not in EXPERIMENTS)
+    foreign += [f"records of {name!r}, no experiment: {n:,}" for name, n in sorted(unknown.items())]
     return whole, foreign
+
+
+def _is_whole(record: Record) -> bool:
+    """Whether all that figures ask for is there, of the kind that it should be."""
+    try:
+        Config(**record["config"])
+        metrics, last = record["metrics"], list(record["spectra"].values())[-1]
+        measure = "accuracy" if "test_accuracy" in metrics else "explained_variances"
+        _ = metrics["diverged"], metrics[f"test_{measure}"], record["seconds"], record["stacked"]
+        _ = last["stable_rank"], last["spectral_norm"], record["arrays"]["correlation"]
+        named = isinstance(record["method"], str) and record["scale"] in SCALES
+        mappings = all(isinstance(record[key], dict) for key in ("curves", "data", "environment"))
+        return named and mappings and isinstance(record["seed"], int) and bool(record["names"])
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        return False
 
 
 @dataclass(frozen=True)
@@ -99,7 +109,7 @@ def _choose(experiment: Experiment, records: list[Record]) -> Study:
     groups: dict[tuple[str, Variant], list[Record]] = {}
     own = {scale: experiment.cells(scale) for scale in SCALES}
     for record in _unique(records):
-        scale = record["scale"] if record["scale"] in SCALES else SCALES[0]
+        scale = record["scale"]
         groups.setdefault((scale, variant(record, own[scale])), []).append(record)
     ranked = sorted(
         groups, key=lambda g: (not g[1], SCALES.index(g[0]), len(groups[g]), str(g)), reverse=True

@@ -8,7 +8,7 @@ import pandas as pd
 
 from adareg.lab.report import style
 from adareg.lab.report.figures import curves
-from adareg.lab.report.figures.base import Drawing, Figure, Panel, Studies, notes, scales
+from adareg.lab.report.figures.base import Drawing, Figure, Studies, notes, scales
 from adareg.lab.report.studies import Study
 
 
@@ -21,15 +21,13 @@ def _accuracies(name: str, studies: Studies) -> Drawing | None:
     methods = style.ordered(set(frame["method"]) & set(study.experiment.methods))
     means = curves.means(frame, "test_accuracy", methods)
     changes = curves.changes(frame, "test_accuracy", methods)
+    level = partial(curves.draw_means, measure="test_accuracy")
+    gain = partial(curves.draw_changes, label="change, points of accuracy")
     panels = []
-    for batch, rows in means.groupby("batch"):
-        level = partial(curves.draw_means, table=rows, measure="test_accuracy")
-        gain = partial(
-            curves.draw_changes,
-            table=changes[changes["batch"] == batch],
-            label="change, points of accuracy",
-        )
-        panels += [Panel(f"batch size {batch}", level), Panel(f"batch size {batch}", gain)]
+    for batch in sorted(set(means["batch"])):
+        own = [table[table["batch"] == batch] for table in (means, changes)]
+        title = f"batch size {batch}"
+        panels += curves.panels((title, level, own[0]), (title, gain, own[1]))
     return Drawing(
         panels=panels,
         caption=f"Left: test accuracy on MNIST. {curves.BAND} Right: the same networks against no "
@@ -53,12 +51,10 @@ def _rules(studies: Studies) -> Drawing | None:
     methods = style.ordered(set(frame["method"]) & set(study.experiment.methods))
     measures = ("test_accuracy", "test_loss", "stable_rank", "spectral_norm")
     tables = {m: curves.changes(frame, m, methods) for m in measures}
-    panels = [
-        Panel(
-            f"change in {curves.CHANGES[m]}", partial(curves.draw_changes, table=t, label="change")
-        )
-        for m, t in tables.items()
-    ]
+    draw = partial(curves.draw_changes, label="change")
+    panels = curves.panels(
+        *((f"change in {curves.CHANGES[m]}", draw, table) for m, table in tables.items())
+    )
     return Drawing(
         panels=panels,
         caption="The three ways to update the covariances, and the authors' published code, which "

@@ -63,7 +63,7 @@ def _networks(study: Study, n: int, method: str) -> list[Record]:
 def _row(records: list[Record], wanted: int, n: int, method: str) -> list[Cell]:
     related = matrices.stacked(records, "correlation")
     strength = matrices.off_diagonal(related)
-    accuracy = np.array([100 * r["metrics"]["test_accuracy"] for r in records])
+    accuracy = 100 * np.array([r["metrics"].get("test_accuracy") for r in records], float)
 
     def mean(values: Numbers, digits: int) -> Cell:
         error = values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.nan

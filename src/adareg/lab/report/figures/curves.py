@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from scipy.stats import t  # type: ignore[import-untyped]
 
 from adareg.lab.report import style
-from adareg.lab.report.figures.base import Cell, Table, number, spread
+from adareg.lab.report.figures.base import Cell, Panel, Table, number, spread
 
 Numbers = npt.NDArray[np.floating[Any]]
 KEYS = ["data", "batch", "n", "method"]
@@ -34,6 +35,11 @@ INTERVAL = (
     "Points are means over seeds of the difference to the same network without a regularizer "
     "(same initial weights, samples and batches); bars are 95 % intervals (Student's t)."
 )
+
+
+def panels(*parts: tuple[str, Callable[..., None], pd.DataFrame]) -> list[Panel]:
+    """A panel for each title, way of drawing and table that has rows."""
+    return [Panel(title, partial(draw, table=table)) for title, draw, table in parts if len(table)]
 
 
 def means(frame: pd.DataFrame, measure: str, methods: Sequence[str]) -> pd.DataFrame:

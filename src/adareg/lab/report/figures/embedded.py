@@ -9,7 +9,7 @@ import pandas as pd
 from adareg.lab.experiments import COMPARED
 from adareg.lab.report import style
 from adareg.lab.report.figures import curves
-from adareg.lab.report.figures.base import Drawing, Figure, Panel, Studies, notes, scales
+from adareg.lab.report.figures.base import Drawing, Figure, Studies, notes, scales
 
 _SPECTRA = ("stable_rank", "spectral_norm")
 _SHOWN = ("none", "weight-decay", "adareg", "adareg-joint", "adareg-official")
@@ -27,16 +27,17 @@ def _draw(name: str, measure: str, what: str, studies: Studies) -> Drawing | Non
     main, others = (change[change["method"].isin(COMPARED) == own] for own in (True, False))
     unit = "points of accuracy" if measure == "test_accuracy" else "explained variance"
     shown = level[level["method"].isin(COMPARED)]
-    panels = [Panel(what, partial(curves.draw_means, table=shown, measure=measure))]
-    for title, rows in (("the paper's methods", main), ("AdaReg's variants", others)):
-        if len(rows):
-            draw = partial(curves.draw_changes, table=rows, label=f"change, {unit}")
-            panels.append(Panel(f"against no regularizer: {title}", draw))
+    gain = partial(curves.draw_changes, label=f"change, {unit}")
     spectra = [curves.means(frame, m, _SHOWN) for m in _SPECTRA]
-    panels += [
-        Panel(curves.MEASURES[m], partial(curves.draw_means, table=table, measure=m))
-        for m, table in zip(_SPECTRA, spectra, strict=True)
-    ]
+    panels = curves.panels(
+        (what, partial(curves.draw_means, measure=measure), shown),
+        ("against no regularizer: the paper's methods", gain, main),
+        ("against no regularizer: AdaReg's variants", gain, others),
+        *(
+            (curves.MEASURES[m], partial(curves.draw_means, measure=m), table)
+            for m, table in zip(_SPECTRA, spectra, strict=True)
+        ),
+    )
     digits = 2 if measure == "test_accuracy" else 3
     changes = change.rename(columns={"change": "mean"})
     return Drawing(

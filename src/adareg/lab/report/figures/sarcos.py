@@ -15,7 +15,6 @@ from adareg.lab.report.figures.base import (
     Cell,
     Drawing,
     Figure,
-    Panel,
     Studies,
     Table,
     notes,
@@ -87,18 +86,21 @@ def _table(table: pd.DataFrame, n: int) -> Table:
 def draw_tasks(studies: Studies) -> Drawing | None:
     """Bars at the largest size, the paper's bars, and the mean over tasks at every size."""
     study = studies.get(NAME)
-    if study is None:
+    table = pd.DataFrame() if study is None else _tasks(study)
+    if study is None or table.empty:
         return None
-    table = _tasks(study)
     n = int(table["n"].max())
     largest = table[table["n"] == n]
     sizes = curves.means(study.frame(), "test_explained_variance", COMPARED)
-    growth = partial(curves.draw_means, table=sizes, measure="test_explained_variance")
-    panels = [
-        Panel(f"ours, n = {n:,}", partial(_bars, table=largest, column="mean")),
-        Panel("the paper's", partial(_bars, table=largest.dropna(), column="paper")),
-        Panel("ours: all tasks together", growth),
-    ]
+    panels = curves.panels(
+        (f"ours, n = {n:,}", partial(_bars, column="mean"), largest),
+        ("the paper's", partial(_bars, column="paper"), largest.dropna(subset="paper")),
+        (
+            "ours: all tasks together",
+            partial(curves.draw_means, measure="test_explained_variance"),
+            sizes,
+        ),
+    )
     return Drawing(
         panels=panels,
         caption="Explained variance of the seven torques of a robot arm, one minus mean squared "
@@ -121,12 +123,12 @@ def draw_spectra(studies: Studies) -> Drawing | None:
         return None
     frame = study.frame()
     tables = [curves.means(frame, m, list(paper.SPECTRA)) for m in ("stable_rank", "spectral_norm")]
-    panels = [
-        Panel(
-            curves.MEASURES[m], partial(curves.draw_means, table=table, measure=m)
+    panels = curves.panels(
+        *(
+            (curves.MEASURES[m], partial(curves.draw_means, measure=m), table)
+            for m, table in zip(("stable_rank", "spectral_norm"), tables, strict=True)
         )
-        for m, table in zip(("stable_rank", "spectral_norm"), tables, strict=True)
-    ]  # fmt: skip
+    )
     return Drawing(
         panels=panels,
         caption="Stable rank and spectral norm of the last layer's weight (7 x 100). "

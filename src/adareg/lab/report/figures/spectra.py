@@ -47,7 +47,7 @@ def draw(studies: Studies) -> Drawing | None:
                 panels.append(Panel(heading, None, command(names[0])))
                 continue
             rows = tables[-1][tables[-1]["measure"] == measure]
-            panels.append(Panel(heading, partial(curves.draw_means, table=rows, measure=measure)))
+            panels += curves.panels((heading, partial(curves.draw_means, measure=measure), rows))
     if not found:
         return None
     data = pd.concat(tables)
