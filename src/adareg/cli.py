@@ -187,7 +187,9 @@ def claims(
 
 @app.command("report")
 def report_command(
-    runs: Annotated[Path, typer.Argument(metavar="RUNS", help="folder of the records")],
+    runs: Annotated[Path, typer.Argument(metavar="RUNS", help="folder of the records")] = Path(
+        "runs"
+    ),
     out: Annotated[Path, typer.Option(help="the page to write")] = Path("report.html"),
 ) -> None:
     """Draw the records as one self-contained HTML page: verdicts, figures, tables, cost."""

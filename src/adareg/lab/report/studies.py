@@ -33,9 +33,11 @@ def _is_whole(record: Record) -> bool:
     try:
         Config(**record["config"])
         metrics, last = record["metrics"], list(record["spectra"].values())[-1]
-        measure = "accuracy" if "test_accuracy" in metrics else "explained_variances"
-        _ = metrics["diverged"], metrics[f"test_{measure}"], record["seconds"], record["stacked"]
+        _ = metrics["diverged"], record["seconds"], record["stacked"]
         _ = last["stable_rank"], last["spectral_norm"], record["arrays"]["correlation"]
+        if "test_accuracy" not in metrics:
+            _ = metrics["test_explained_variance"]
+            dict(zip(record["names"], metrics["test_explained_variances"], strict=True))
         named = isinstance(record["method"], str) and record["scale"] in SCALES
         mappings = all(isinstance(record[key], dict) for key in ("curves", "data", "environment"))
         return named and mappings and isinstance(record["seed"], int) and bool(record["names"])
