@@ -186,6 +186,21 @@ def claims(
         raise typer.Exit(1)
 
 
+@app.command("report")
+def report_command(
+    runs: Annotated[Path, typer.Argument(metavar="RUNS", help="folder of the records")] = Path(
+        "runs"
+    ),
+    out: Annotated[Path, typer.Option(help="the page to write")] = Path("report.html"),
+) -> None:
+    """Draw the records as one self-contained HTML page: verdicts, figures, tables, cost."""
+    with _errors_in_one_line():
+        from adareg.lab.report import write
+
+        path = write(runs, out)
+    Console().print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)", soft_wrap=True)
+
+
 @data_app.command("list")
 def data_list(data: DataDirectory = None) -> None:
     """List the data sets, and say which are here."""

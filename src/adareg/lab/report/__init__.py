@@ -1,0 +1,5 @@
+"""Records as one page: verdicts, every figure and table of the paper, cost, how to run it again."""
+
+from adareg.lab.report.page import build, write
+
+__all__ = ["build", "write"]

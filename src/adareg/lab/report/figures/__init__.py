@@ -1,0 +1,33 @@
+"""Every figure of the page, in its order. To add one, write a file like the others, list it."""
+
+from __future__ import annotations
+
+from adareg.lab.report.figures import (
+    ablations,
+    accuracy,
+    correlations,
+    covariances,
+    embedded,
+    optimization,
+    sarcos,
+    spectra,
+)
+from adareg.lab.report.figures.base import Drawing, Figure, Panel, Table
+
+__all__ = ["FIGURES", "Drawing", "Figure", "Panel", "Table"]
+
+FIGURES: tuple[Figure, ...] = (
+    accuracy.ACCURACY,
+    accuracy.GAIN,
+    optimization.FIGURE,
+    spectra.FIGURE,
+    correlations.FIGURE,
+    sarcos.TASKS,
+    sarcos.SPECTRA,
+    ablations.COMBINATIONS,
+    ablations.LAYERS,
+    covariances.FIGURE,
+    ablations.RULES,
+    embedded.DIGITS,
+    embedded.COMPLETION,
+)

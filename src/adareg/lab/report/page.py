@@ -1,0 +1,111 @@
+"""The page: verdicts first, then every figure, cost, and how to run it again."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from adareg.lab.claims import CLAIMS, judge_all
+from adareg.lab.claims.base import NOT_ENOUGH, NOT_REPRODUCED, PARTLY, REPRODUCED
+from adareg.lab.experiments import EXPERIMENTS, SCALES
+from adareg.lab.records import Record, Store
+from adareg.lab.report import cost, origin, render, studies
+from adareg.lab.report.figures import FIGURES
+from adareg.lab.report.studies import Study
+
+#: A symbol for each verdict, so that colour is never alone.
+VERDICTS = {
+    REPRODUCED: ("✔", "good"),
+    PARTLY: ("◐", "half"),
+    NOT_REPRODUCED: ("✘", "bad"),
+    NOT_ENOUGH: ("?", "open"),
+}
+DATA = {
+    "mnist": "MNIST",
+    "cifar10": "CIFAR-10",
+    "sarcos": "SARCOS",
+    "digits": "scikit-learn's 8 x 8 digits",
+    "digits-completion": "halves of those digits",
+}
+
+
+def write(runs: Path, out: Path) -> Path:
+    """Write the page of the records below a folder.
+
+    Args:
+        runs: the folder of the records.
+        out: the HTML file.
+    """
+    text = build(runs)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text, encoding="utf-8")
+    return out
+
+
+def build(runs: Path) -> str:
+    """The page's HTML; ``ValueError`` if there are no records."""
+    store = Store(runs)
+    readable, foreign = studies.readable(store)
+    chosen = studies.select(readable)
+    if not chosen:
+        passed_over = "".join(f"; passed over: {text}" for text in foreign)
+        raise ValueError(
+            f"no records below {runs}; make some with: adareg reproduce digits --out {runs}"
+            f"{passed_over}"
+        )
+    records = [record for study in chosen.values() for record in study.records]
+    return _template().render(
+        verdicts=_verdicts(store),
+        figures=[render.show(figure, chosen) for figure in FIGURES],
+        run=_run(chosen, records),
+        training=cost.training(readable),
+        cells=cost.training(readable, by_cell=True),
+        benchmarks=cost.benchmarks(runs),
+        environments=origin.environments(records),
+        sources=origin.sources(records),
+        commands=[study.command for study in chosen.values()],
+        absent=[studies.command(name) for name in EXPERIMENTS if name not in chosen],
+        foreign=foreign,
+    )
+
+
+def _verdicts(store: Store) -> dict[str, Any]:
+    judged = judge_all(store)
+    keys = sorted(CLAIMS, key=lambda key: judged[key].verdict == NOT_ENOUGH)
+    rows = [
+        {"claim": CLAIMS[key], "judgement": judged[key], "look": VERDICTS[judged[key].verdict]}
+        for key in keys
+    ]
+    grouped = {v: [key for key in keys if judged[key].verdict == v] for v in VERDICTS}
+    titles = {v: [CLAIMS[key].title for key in found] for v, found in grouped.items()}
+    return {"rows": rows, "grouped": grouped, "claims": CLAIMS, "titles": titles, "looks": VERDICTS}
+
+
+def _run(chosen: dict[str, Study], records: list[Record]) -> dict[str, Any]:
+    known = origin.summary(records)
+    scales = {study.scale for study in chosen.values()}
+    small = [name for name, study in chosen.items() if study.scale != "paper"]
+    return {
+        **known,
+        "data": [DATA.get(name, name) for name in known["data"]],
+        "experiments": len(chosen),
+        "scales": [scale for scale in SCALES if scale in scales],
+        "small": {scale: [n for n in small if chosen[n].scale == scale] for scale in scales},
+    }
+
+
+def _template() -> jinja2.Template:
+    folder = files(__package__)
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["short"] = lambda value: f"{value:.3g}".replace("-", "−")
+    environment.globals.update(
+        css=Markup(folder.joinpath("page.css").read_text(encoding="utf-8")),
+        js=Markup(folder.joinpath("page.js").read_text(encoding="utf-8")),
+    )
+    return environment.from_string(folder.joinpath("page.html").read_text(encoding="utf-8"))

@@ -1,0 +1,174 @@
+"""The page has every section, says what is missing, and its numbers are those of the records."""
+
+import base64
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from fabricated_records import fill, record
+from read_page import Page
+from typer.testing import CliRunner
+
+from adareg.cli import app
+from adareg.lab.claims import CLAIMS
+from adareg.lab.engine import Replica
+from adareg.lab.experiments import EXPERIMENTS
+from adareg.lab.records import Store
+from adareg.lab.report import build
+from adareg.lab.report.figures import FIGURES
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    fill(root)
+    return root, build(root)
+
+
+@pytest.fixture(scope="module")
+def page(everything):
+    return Page(everything[1])
+
+
+def test_every_section_figure_and_claim_is_there(page):
+    for key in ("verdicts", "words", "figures", "cost", "again"):
+        assert key in page.ids
+    for figure in FIGURES:
+        assert figure.key in page.ids
+        assert {f"{figure.key}.svg", f"{figure.key}.csv"} <= page.downloads.keys()
+    assert {f"claim-{key}" for key in CLAIMS} <= set(page.ids)
+    for claim in CLAIMS.values():
+        assert " ".join(claim.title.split()) in page.text
+    for name in EXPERIMENTS:
+        assert f"adareg reproduce {name} --scale smoke" in page.text
+
+
+def test_ids_are_unique_and_links_resolve(page):
+    assert [key for key, count in Counter(page.ids).items() if count > 1] == []
+    assert {link[1:] for link in page.links if link.startswith("#")} <= set(page.ids)
+
+
+def test_nothing_is_loaded(everything, page):
+    assert [load for load in page.loads if not load.startswith(("#", "data:"))] == []
+    assert "@import" not in everything[1]
+    assert "url(http" not in everything[1]
+
+
+def test_saved_figures_are_svg_in_black(page):
+    for figure in FIGURES:
+        kind, _, content = page.downloads[f"{figure.key}.svg"].partition(",")
+        text = base64.b64decode(content).decode()
+        assert kind == "data:image/svg+xml;base64"
+        assert text.startswith("<?xml")
+        assert "currentColor" not in text
+
+
+def test_figures_have_the_colour_of_the_text(everything):
+    assert "currentColor" in everything[1]
+    assert "#010203" not in everything[1]
+
+
+def test_accuracies_are_those_of_pandas(everything, page):
+    frame = Store(everything[0]).frame("mnist-generalization")
+    expected = frame.groupby("method")["test_accuracy"].agg(["mean", "sem"]) * 100
+    table = page.csv("accuracy").query("data == 'mnist'").set_index("method")
+    assert table["mean"].to_dict() == pytest.approx(expected["mean"].to_dict())
+    assert table["standard_error"].to_dict() == pytest.approx(expected["sem"].to_dict())
+    assert set(table["seeds"]) == {2}
+
+
+def test_changes_are_paired_by_seed(everything, page):
+    frame = Store(everything[0]).frame("mnist-generalization")
+    wide = frame.pivot_table(index="seed", columns="method", values="test_accuracy") * 100
+    change = wide.sub(wide["none"], axis=0)
+    table = page.csv("gain").query("data == 'mnist'").set_index("method")
+    for method in ("adareg", "dropout"):
+        row = table.loc[method]
+        assert row["change"] == pytest.approx(change[method].mean())
+        half = 12.706204736 * change[method].sem()  # Student's t with one degree of freedom
+        assert row["high"] - row["change"] == pytest.approx(half)
+
+
+def test_spectra_and_tasks_are_those_of_the_records(everything, page):
+    store = Store(everything[0])
+    mean = store.frame("mnist-spectra").groupby("method")["stable_rank"].mean()
+    table = page.csv("spectra").query("data == 'mnist' and measure == 'stable_rank'")
+    assert table.set_index("method")["mean"].to_dict() == pytest.approx(mean.to_dict())
+    first = [
+        r["metrics"]["test_explained_variances"][0]
+        for r in store.read("sarcos")
+        if r["method"] == "adareg"
+    ]
+    row = page.csv("sarcos").query("method == 'adareg' and task == 'joint 1'").iloc[0]
+    assert row["mean"] == pytest.approx(sum(first) / len(first))
+    assert row["paper"] == 0.4769
+
+
+def test_the_page_of_the_committed_records_is_small_and_has_their_numbers():
+    runs = Path(__file__).parents[2] / "results/records"
+    text = build(runs)
+    assert len(text.encode()) < 5e6
+    frame = Store(runs).frame("mnist-generalization").query("n == 60000 and batch == 256")
+    table = Page(text).csv("accuracy").query("data == 'mnist' and n == 60000 and batch == 256")
+    expected = 100 * frame.groupby("method")["test_accuracy"].mean()
+    assert table.set_index("method")["mean"].to_dict() == pytest.approx(expected.to_dict())
+
+
+def test_trajectories_and_matrices_are_those_of_the_records(everything, page):
+    store = Store(everything[0])
+    ends = [
+        r["curves"]["test_loss"][-1]
+        for r in store.read("mnist-optimization")
+        if r["method"] == "none"
+    ]
+    rows = page.csv("optimization").query("method == 'none' and curve == 'test_loss'")
+    assert rows["mean"].iloc[-1] == pytest.approx(sum(ends) / len(ends))
+    one = next(r for r in store.read("mnist-covariances") if r["method"] == "adareg")
+    rows = page.csv("covariances").query("side == 'rows' and row == 1 or row == '1'")
+    value = rows.query("side == 'rows' and column.astype('str') == '7'")["value"].iloc[0]
+    assert value == pytest.approx(one["arrays"]["row_covariance"][1][7])
+
+
+def test_the_page_is_the_same_in_another_process(tmp_path):
+    fill(tmp_path / "runs", "digits")
+    code = "import sys; from pathlib import Path; from adareg.lab.report import write; "
+    code += "write(Path(sys.argv[1]), Path(sys.argv[2]))"
+    out = tmp_path / "page.html"
+    environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "runs", out], check=True, env=environment
+    )
+    assert out.read_text(encoding="utf-8") == build(tmp_path / "runs")
+
+
+def test_odd_names_are_escaped(tmp_path):
+    name = "<script>alert('x')</script>&amp;"
+    config = EXPERIMENTS["digits"].cells("smoke")[0]
+    made = [record("digits", "smoke", config, Replica(m, 0)) for m in ("none", name)]
+    for entry in made:
+        entry["environment"] = {**entry["environment"], "device": "<b>fast</b>"}
+    Store(tmp_path).write("digits", config, made)
+    text = build(tmp_path)
+    assert "<script>alert" not in text
+    assert "<b>fast</b>" not in text
+    assert name in Page(text).text
+    assert name in set(Page(text).csv("digits")["method"])
+
+
+def test_no_records_are_an_error_that_says_what_to_do(tmp_path):
+    result = CliRunner().invoke(app, ["report", str(tmp_path / "none")])
+    assert result.exit_code == 1
+    assert f"no records below {tmp_path / 'none'}" in result.stderr
+    assert "adareg reproduce digits" in result.stderr
+
+
+def test_the_command_writes_the_page(tmp_path):
+    fill(tmp_path / "runs", "digits-completion")
+    out = tmp_path / "new" / "page.html"
+    result = CliRunner().invoke(app, ["report", str(tmp_path / "runs"), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "page.html" in result.stdout
+    assert out.read_text(encoding="utf-8") == build(tmp_path / "runs")

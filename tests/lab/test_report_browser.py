@@ -1,0 +1,66 @@
+"""The page in a real browser: it checks itself when asked (``?selftest``, see ``page.js``)."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+from fabricated_records import fill
+
+from adareg.lab.report import build
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
+
+pytestmark = pytest.mark.skipif(
+    BROWSER is None, reason="no browser; on Debian: apt-get install chromium"
+)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    fill(root, "mnist-generalization", "mnist-optimization", "mnist-covariances", "sarcos")
+    fill(root, "digits")
+    return build(root)
+
+
+def checked(text, folder, width):
+    """What the page says of itself, and what the browser's console says."""
+    path = folder / "page.html"
+    path.write_text(text, encoding="utf-8")
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
+    command += ["--disable-dev-shm-usage", f"--user-data-dir={folder / 'profile'}"]
+    command += [f"--window-size={width},900", "--dump-dom", f"{path.as_uri()}?selftest"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    found = re.search(r'<html[^>]* data-selftest="([^"]*)" data-checked="([^"]*)"', done.stdout)
+    assert found, done.stderr[-2000:]
+    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return found[1], [int(count) for count in found[2].split()], console
+
+
+@pytest.mark.parametrize("width", [1200, 390])
+def test_the_page_opens_and_checks_itself(text, tmp_path, width):
+    result, (figures, tables, links), console = checked(text, tmp_path, width)
+    assert result == "passed"
+    assert console == []
+    assert figures == text.count('class="drawing"') > 15
+    assert tables == text.count('class="sortable') > 8
+    assert links > 30
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ('href="#cost"', 'href="#lost"', "#lost leads nowhere"),
+        ("body.append(", "[].concat(", "is not sorted"),
+        (".drawing svg { display: block;", ".drawing svg { display: none;", "a figure of 0"),
+        ("</body>", "<script>missing();</script></body>", "missing is not defined"),
+        ("<main>", '<main><p style="width: 3000px">wide</p>', "the page is"),
+        ("data:image/svg+xml;base64,", "data:image/svg+xml;base64,AAAA", "is no SVG"),
+    ],
+)
+def test_it_notices_what_is_broken(text, tmp_path, old, new, complaint):
+    assert old in text
+    result, _, _ = checked(text.replace(old, new), tmp_path, 1200)
+    assert complaint in result
