@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from adareg.lab.experiments import EXPERIMENTS
 from adareg.lab.records import Store
 
 ROOT = Path(__file__).parents[1]
@@ -17,6 +18,15 @@ def study():
     assert len(frame) == 11 * 2 * 6 * 10
     assert not frame["diverged"].any()
     return frame
+
+
+@pytest.mark.parametrize("name", ["mnist-generalization", "mnist-optimization"])
+def test_committed_records_are_found_again(name):
+    """A change of the settings' digest would have them all trained anew."""
+    experiment, store = EXPERIMENTS[name], Store(ROOT / "results/records")
+    wanted = len(experiment.methods) * experiment.seeds["paper"]
+    for config in experiment.cells("paper"):
+        assert len(store.done(name, config)) == wanted, config.slug
 
 
 def signed(number, digits):

@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
+from adareg.lab import config
 from adareg.lab.config import Config
 
 BASE = Config(data="digits", n=30, batch=8, blocks=2, epochs=1)
@@ -66,3 +67,11 @@ def test_every_field_changes_the_digest():
     assert others.keys() == {field.name for field in fields(Config)}
     digests = {replace(BASE, **{name: value}).digest for name, value in others.items()}
     assert len(digests | {BASE.digest}) == len(others) + 1
+
+
+def test_a_later_field_counts_only_where_it_is_not_at_its_default(monkeypatch):
+    before, other = BASE.digest, replace(BASE, decov=0.5).digest
+    monkeypatch.setattr(config, "_LATER", frozenset({"decov"}))
+    assert BASE.digest != before  # it is left out
+    assert replace(BASE, decov=0.5).digest == other
+    assert replace(BASE, decov=0.25).digest not in (BASE.digest, other)

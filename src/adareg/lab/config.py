@@ -11,6 +11,10 @@ from typing import Any
 
 PRECISIONS = ("float32", "tf32", "float64")
 
+#: Fields that are newer than the first records. At its default such a field does not count in the
+#: digest, so that older records are still found.
+_LATER: frozenset[str] = frozenset()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
@@ -109,7 +113,11 @@ class Config:
     @property
     def digest(self) -> str:
         """Eight letters that differ when any field does."""
-        text = json.dumps(asdict(self), sort_keys=True)
+        values = asdict(self)
+        for field in fields(self):
+            if field.name in _LATER and values[field.name] == field.default:
+                del values[field.name]
+        text = json.dumps(values, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def override(self, values: Mapping[str, str]) -> Config:
