@@ -91,3 +91,18 @@ def test_what_is_said_of_every_size_holds_at_every_size(study):
         text = " ".join((ROOT / page).read_text().split())
         assert "within 0.15 points" in text
         assert f"{minutes:.0f} minutes of one H200" in text
+
+
+def test_what_is_said_of_sarcos_holds_at_every_size():
+    frame = Store(ROOT / "results/records").frame("sarcos")
+    assert len(frame) == 4 * 6 * 10
+    assert sorted(frame["n"].unique()) == [100, 400, 1600, 3483]
+    columns = ["test_explained_variance", "stable_rank", "spectral_norm"]
+    table = frame.pivot_table(index="n", columns="method", values=columns)
+    explained = table["test_explained_variance"]
+    assert (explained["adareg"] - explained["none"]).abs().max() < 0.001
+    assert (explained[["dropout", "weight-decay"]].max(axis=1) < explained["none"]).all()
+    for column in columns[1:]:
+        assert (table[column]["adareg"] < table[column]["none"]).all()
+    for page in ("README.md", "docs/worth.md"):
+        assert "within 0.001" in " ".join((ROOT / page).read_text().split())
