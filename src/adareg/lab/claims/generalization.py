@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from adareg.lab import paper
 from adareg.lab.claims import grid
 from adareg.lab.claims.base import (
     MIN_SEEDS,
@@ -22,9 +23,6 @@ from adareg.lab.claims.words import change, number
 from adareg.lab.experiments import COMPARED
 
 OTHERS = tuple(name for name in COMPARED if name not in ("none", "adareg"))
-
-#: Test accuracy by training size, without and with AdaReg (captions of Fig. 5).
-PAPER = {600: (89.34, 92.50), 60_000: (98.99, 99.19)}
 
 
 def improves(records: Records, experiment: str) -> Judgement:
@@ -59,7 +57,7 @@ def accuracy(records: Records, n: int, experiments: Sequence[str]) -> Judgement:
     cell, effect = rows[0].cell, rows[0].effects["none"]
     levels = [cell.values(method, ACCURACY.measure) for method in methods]
     none, adareg = (number(sum(values.values()) / len(values)) for values in levels)
-    verdict = _gain(effect, PAPER[n][1] - PAPER[n][0])
+    verdict = _gain(effect, paper.ACCURACY[n, "adareg"] - paper.ACCURACY[n, "none"])
     return Judgement(
         verdict=verdict,
         measured=f"{none} % without and {adareg} % with AdaReg at n = {n:,}: {change(effect)} "
@@ -107,7 +105,7 @@ def _claims(data: str, name: str, panels: str) -> list[Claim]:
 
 
 def _accuracy_claim(n: int, key: str, experiments: tuple[str, ...]) -> Claim:
-    none, adareg = PAPER[n]
+    none, adareg = (paper.ACCURACY[n, method] for method in ("none", "adareg"))
     return Claim(
         key=key,
         title=f"MNIST accuracy with {n:,} training images",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from adareg.lab import paper
 from adareg.lab.claims import grid
 from adareg.lab.claims.base import MIN_SEEDS, Claim, Effect, Judgement, State, all_of, verdict
 from adareg.lab.claims.quantities import (
@@ -21,20 +22,6 @@ from adareg.lab.records import Record
 
 EXPERIMENT = "sarcos"
 
-#: Table 1: explained variance of the seven tasks.
-TABLE_1: dict[str, tuple[float, ...]] = {
-    "none": (0.4418, 0.3472, 0.5222, 0.5036, 0.6024, 0.4727, 0.5298),
-    "dropout": (0.4413, 0.3271, 0.5202, 0.5063, 0.6036, 0.4711, 0.5345),
-    "batch-norm": (0.4768, 0.3770, 0.5396, 0.5216, 0.6117, 0.4936, 0.5479),
-    "decov": (0.4027, 0.3137, 0.4703, 0.4515, 0.5229, 0.4224, 0.4716),
-    "adareg": (0.4769, 0.3969, 0.5485, 0.5308, 0.6202, 0.5085, 0.5561),
-}
-#: Table 2: stable rank and spectral norm of the last layer.
-TABLE_2: dict[str, tuple[float, float]] = {
-    "none": (4.48, 0.96),
-    "weight-decay": (4.83, 0.92),
-    "adareg": (2.88, 0.70),
-}
 OTHERS = ("none", "dropout", "batch-norm", "decov")
 TASKS = range(7)
 
@@ -148,7 +135,7 @@ def smaller(records: Records, quantity: Quantity) -> Judgement:
 
 
 def _table_2(quantity: Quantity, column: int, key: str) -> Claim:
-    none, decay, adareg = (TABLE_2[m][column] for m in ("none", "weight-decay", "adareg"))
+    none, decay, adareg = (paper.SPECTRA[m][column] for m in ("none", "weight-decay", "adareg"))
     return Claim(
         key=f"sarcos-{key}",
         title=f"AdaReg has the smallest {quantity.name} on SARCOS",

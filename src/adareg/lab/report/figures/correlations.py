@@ -7,9 +7,10 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
+from adareg.lab import paper
 from adareg.lab.experiments import SCALES
 from adareg.lab.records import Record
-from adareg.lab.report import paper, style
+from adareg.lab.report import style
 from adareg.lab.report.figures import matrices
 from adareg.lab.report.figures.base import (
     Cell,

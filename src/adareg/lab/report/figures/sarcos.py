@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from adareg.lab import paper
 from adareg.lab.experiments import COMPARED
-from adareg.lab.report import paper, style
+from adareg.lab.report import style
 from adareg.lab.report.figures import curves
 from adareg.lab.report.figures.base import (
     Cell,
