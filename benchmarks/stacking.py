@@ -73,8 +73,8 @@ def peak_flops(device: torch.device) -> float:
     return 2 * size**3 / statistics.median(times)
 
 
-def main() -> None:
-    """Measure, print, and write JSON."""
+def arguments() -> argparse.Namespace:
+    """What the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seeds", type=int, default=10)
@@ -84,42 +84,53 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--precision", default="tf32")
     parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+    return parser.parse_args()
 
-    device = torch.device(args.device)
-    config = Config(
-        data="mnist", n=args.n, batch=256, blocks=2, epochs=args.epochs, precision=args.precision
-    )
-    short = replace(config, epochs=args.alone_epochs)
-    replicas = [Replica(method, seed) for method in METHODS for seed in range(args.seeds)]
-    source = images(args.n)
+
+def measure(
+    config: Config, short: Config, replicas: list[Replica], device: torch.device, repetitions: int
+) -> tuple[list[float], list[float], float]:
+    """Seconds for an epoch of all networks, stacked and one by one, in turns; and peak flops."""
+    source = images(config.n)
+    together, one_by_one = [], []
     with products(config.precision) as dtype:
         data = Data(source, config, device, dtype)
         x, y = source.x_train.to(device, dtype), source.y_train.to(device)
-        stacked(short, data, replicas)  # compile
+        stacked(short, data, replicas)  # compile, warm caches
         for method in METHODS:
             alone.train(Replica(method, 0), short, x, y)
-        together, one_by_one = [], []
-        for _ in range(args.repetitions):
+        for _ in range(repetitions):
             together.append(seconds(device, lambda: stacked(config, data, replicas)))
             one_by_one.append(
                 seconds(device, lambda: [alone.train(r, short, x, y) for r in replicas])
             )
         peak = peak_flops(device)
-    networks = len(replicas)
-    stacked_epoch = statistics.median(together) / (2 * config.epochs)
-    alone_epoch = statistics.median(one_by_one) / (2 * short.epochs)
-    images_per_second = networks * config.n / stacked_epoch
+    epochs, few = config.blocks * config.epochs, short.blocks * short.epochs
+    return [t / epochs for t in together], [t / few for t in one_by_one], peak
+
+
+def main() -> None:
+    """Measure, print, and write JSON."""
+    args = arguments()
+    device = torch.device(args.device)
+    config = Config(
+        data="mnist", n=args.n, batch=256, blocks=2, epochs=args.epochs, precision=args.precision
+    )
+    replicas = [Replica(method, seed) for method in METHODS for seed in range(args.seeds)]
+    together, one_by_one, peak = measure(
+        config, replace(config, epochs=args.alone_epochs), replicas, device, args.repetitions
+    )
+    images_per_second = len(replicas) * config.n / statistics.median(together)
     flops = 6 * ARCHITECTURE.multiply_adds * images_per_second
     record = {
         "machine": machine(device),
-        "networks": networks,
+        "networks": len(replicas),
         "n": config.n,
         "batch": config.batch,
         "precision": config.precision,
-        "stacked_seconds_per_epoch": [t / (2 * config.epochs) for t in together],
-        "alone_seconds_per_epoch": [t / (2 * short.epochs) for t in one_by_one],
-        "ratio": alone_epoch / stacked_epoch,
+        "stacked_seconds_per_epoch": together,
+        "alone_seconds_per_epoch": one_by_one,
+        "ratio": statistics.median(one_by_one) / statistics.median(together),
         "images_per_second": images_per_second,
         "useful_flops": flops,
         "peak_flops": peak,

@@ -51,8 +51,6 @@ class Data:
     def __init__(
         self, source: Dataset, config: Config, device: torch.device, dtype: torch.dtype
     ) -> None:
-        if config.n > source.n_train:
-            raise ValueError(f"n={config.n}: {source.name} has {source.n_train} training samples")
         self.task = source.task
         test = slice(0, config.test or None)
         self.x, self.x_test = (

@@ -1,17 +1,13 @@
 """Fig. 4 (fig:rank_norm), panels a and b: stable rank and spectral norm on MNIST."""
 
 from adareg.lab.config import Config
-from adareg.lab.experiments.base import Experiment, grid
-from adareg.lab.experiments.mnist_generalization import SIZES
+from adareg.lab.experiments import mnist_generalization
+from adareg.lab.experiments.base import Experiment
 
 
 def cells(scale: str) -> list[Config]:
-    """Every training size at batch size 256: the networks of the generalization study."""
-    if scale == "smoke":
-        return grid("mnist", [60], [256], epochs=1, test=200)
-    if scale == "small":
-        return grid("mnist", [60, 240, 960], [256], epochs=15, test=2000)
-    return grid("mnist", SIZES, [256])
+    """The networks of the generalization study at batch size 256."""
+    return [config for config in mnist_generalization.cells(scale) if config.batch == 256]
 
 
 EXPERIMENT = Experiment(
