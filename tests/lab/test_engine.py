@@ -295,3 +295,27 @@ def test_training_leaves_the_global_random_state_and_precision_alone():
     cell.run(config_for("digits"), [Replica("dropout", 0)], fake("digits"), torch.device("cpu"))
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_float32_matmul_precision() == precision
+
+
+def test_crops_and_flips_are_shifted_copies():
+    """Every image is one of the 81 shifts of its original, flipped or not; all of them occur."""
+    images = torch.arange(1.0, 2 * 6 * 5 * 2 + 1).view(2, 6, 5, 2)
+    padded = engine.pad_images(images)
+    samples = torch.arange(2).repeat(3, 400)
+    batch = engine.crop_and_flip(padded, samples, torch.tensor([4, 5, 4]), torch.tensor(9))
+    assert torch.equal(batch[0], batch[2])
+    assert not torch.equal(batch[0], batch[1])
+    seen = set()
+    for image, sample in zip(batch[0], samples[0], strict=True):
+        found = [
+            (down, right, flipped)
+            for down in range(9)
+            for right in range(9)
+            for flipped in (False, True)
+            for crop in [padded[sample, down : down + 6, right : right + 5]]
+            if torch.equal(image, crop.flip(1) if flipped else crop)
+        ]
+        assert found
+        seen.update(found[:1])
+    assert len({(down, right) for down, right, _ in seen}) > 75
+    assert {flipped for *_, flipped in seen} == {False, True}
