@@ -73,6 +73,32 @@ def test_a_captured_step_sees_updates(mode):
     assert_close(captured, eager, rtol=1e-3, atol=1e-4)
 
 
+def test_a_captured_graph_outlives_a_shorter_side_that_was_a_multiple_of_the_identity():
+    model = torch.nn.Linear(1000, 300, device="cuda")
+    weight = torch.randn(300, 1000, device="cuda") / 40
+    reg = AdaReg(model, rule="joint")
+
+    def update(scale):
+        with torch.no_grad():
+            model.weight.copy_(scale * weight)
+        reg.update()
+        return reg.groups[0].prior
+
+    prior = update(1)
+    assert prior.product_factors()[0].shape == (1, 1)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), torch.no_grad():
+        prior = reg.groups[0].prior
+        product, shrunk = prior.product(weight), prior.shrink(weight, 1e-4)
+    for scale in (1, 60, 1):
+        update(scale)
+        graph.replay()
+        fresh = adareg.solve(model.weight.detach(), "joint")
+        torch.testing.assert_close(shrunk, fresh.proximal(weight, 1e-4))
+        assert (product - fresh.product(weight)).norm() < 1e-3 * product.norm()
+
+
 def test_capturing_before_the_first_update_is_refused():
     model = make_model(device="cuda")
     reg = AdaReg(model)

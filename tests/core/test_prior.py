@@ -116,6 +116,34 @@ def test_float32_factors_are_backward_stable(scale):
     assert torch.linalg.norm(shrunk[0] - shrunk[1]) < 1e-5 * torch.linalg.norm(shrunk[1])
 
 
+@pytest.mark.parametrize("shape", [(300, 1000), (1000, 300)])
+def test_a_shorter_side_that_is_a_multiple_of_the_identity(shape):
+    """Large factors: two products take the place of three, and nothing else changes."""
+    W = torch.randn(shape) / 40
+    prior, exact = adareg.solve(W, "joint"), adareg.solve(W.double(), "joint")
+    assert prior.product_factors()[0].shape == (1, 1)
+    assert adareg.solve(60 * W, "joint").product_factors()[0].shape == (300, 300)
+    identity = MatrixNormal.identity(W)
+    torch.testing.assert_close(identity.gradient(W), 2 * W)
+    torch.testing.assert_close(identity.proximal(W, 0.5), W / 2)
+    dense = 2 * exact.row.dense() @ W.double() @ exact.col.dense()
+    assert (prior.gradient(W) - dense).norm() < 1e-3 * dense.norm()
+    shrunk = exact.proximal(W.double(), 1e-4)
+    for step in (1e-4, torch.tensor(1e-4)):
+        assert (prior.proximal(W, step) - shrunk).norm() < 1e-6 * shrunk.norm()
+
+
+@pytest.mark.parametrize("scales", [(1, 60), (60, 1), (1, 1), (60, 60)])
+def test_a_prior_that_is_overwritten_is_the_other(scales):
+    """Whether the shorter side was, or becomes, a multiple of the identity."""
+    W = torch.randn(300, 1000) / 40
+    prior, other = (adareg.solve(scale * W, "joint") for scale in scales)
+    prior.proximal(W, 1e-4)
+    prior.copy_(other)
+    torch.testing.assert_close(prior.proximal(W, 1e-4), other.proximal(W, 1e-4))
+    torch.testing.assert_close(prior.gradient(W), other.gradient(W), rtol=1e-2, atol=1e-2)
+
+
 @pytest.mark.parametrize("shape", [(8, 12), (500, 600)])
 def test_autocast_does_not_touch_the_products(shape):
     fit, W = torch.randn(2, *shape)

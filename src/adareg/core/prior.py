@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,21 +39,25 @@ class MatrixNormal:
         """What products need, made once: c·S of the shorter side, B and B·(e/c − 1) of the longer.
 
         Then ``Ωr W Ωc`` is ``c·S·(X + X·B·diag(e/c − 1)·Bᵀ)``, X being W with its shorter side
-        first. S is k x k. A large basis is not doubled: then the third is the row e/c − 1. A tiny
-        prior on a GPU has the single factor ``Ωr ⊗ Ωc``.
+        first. S is k x k, or 1 x 1 for a multiple of the identity, which saves one product of
+        three. A large basis is not doubled: then the third is the row e/c − 1. A tiny prior on a
+        GPU has the single factor ``Ωr ⊗ Ωc``.
         """
         if "product" not in self._prepared:
             with torch.inference_mode(False), torch.no_grad():
-                self._prepared["product"] = self._make_product_factors()
+                self._prepared["product"] = self._make_product_factors(self._is_uniform)
+        if self._is_captured_uniform:
+            return self._make_product_factors(uniform=False)
         return self._prepared["product"]
 
-    def _make_product_factors(self) -> tuple[Tensor, ...]:
+    def _make_product_factors(self, uniform: bool) -> tuple[Tensor, ...]:
         if self._is_tiny:
             return (_kron(self.row.dense(), self.col.dense()),)
         c, B = self._long.outside[..., None, None], self._long.basis
         gain = (self._long.values.unsqueeze(-2) - c) / c
         gain = B * gain if B.dtype == torch.float64 else gain
-        return c * self._short.dense(), B, gain
+        short = self._short.outside[..., None, None] if uniform else self._short.dense()
+        return c * short, B, gain
 
     @property
     def _is_tiny(self) -> bool:
@@ -61,20 +65,46 @@ class MatrixNormal:
             _WRITTEN_OUT_UP_TO
         )
 
+    @property
+    def _is_uniform(self) -> bool:
+        """Whether the shorter side is known to be a multiple of the identity.
+
+        With p far from d it is, after a few updates: all of it lies on the bound v. Looking
+        waits for a GPU, so it is done once for each prior; it would not pay for small ones.
+        """
+        if "uniform" not in self._prepared:
+            small = self._is_tiny or self.row.basis.dtype == torch.float64
+            short = self._short
+            self._prepared["uniform"] = not small and bool(
+                (short.values == short.outside.unsqueeze(-1)).all()
+            )
+        return bool(self._prepared["uniform"])
+
+    @property
+    def _is_captured_uniform(self) -> bool:
+        """Whether a CUDA graph is being captured that must also serve when this has changed."""
+        return (
+            self.row.basis.is_cuda
+            and self._is_uniform
+            and not torch.compiler.is_compiling()
+            and torch.cuda.is_current_stream_capturing()
+        )
+
     def shrink_factors(self, step: float | Tensor) -> tuple[Tensor, ...]:
         """What :meth:`proximal` needs for a step size; kept until another step is asked for."""
-        kept = self._prepared.get("shrink")
+        if self._is_captured_uniform:
+            return self._make_shrink_factors(step, uniform=False)
         if isinstance(step, Tensor):
-            return self._make_shrink_factors(step)
-        if kept is None or self._prepared.get("step") != step:
+            return self._make_shrink_factors(step, self._is_uniform)
+        if self._prepared.get("step") != step:
             with torch.inference_mode(False), torch.no_grad():
-                kept = self._make_shrink_factors(step)
+                kept = self._make_shrink_factors(step, self._is_uniform)
             self._prepared.update({"shrink": kept, "step": step})
-        return kept
+        return self._prepared["shrink"]
 
-    def _make_shrink_factors(self, step: float | Tensor) -> tuple[Tensor, ...]:
+    def _make_shrink_factors(self, step: float | Tensor, uniform: bool) -> tuple[Tensor, ...]:
         if not self._is_tiny:
-            return _shrink_factors(self._short, self._long, step)
+            return _shrink_factors(self._short, self._long, step, uniform)
         (a, Qr), (b, Qc) = self.row.eigenvectors(), self.col.eigenvectors()
         Q = _kron(Qr, Qc)
         shrink = 1 / (1 + 2 * step * (a.unsqueeze(-1) * b.unsqueeze(-2)).flatten(-2))
@@ -106,18 +136,21 @@ class MatrixNormal:
         Raises:
             RuntimeError: the other prior's factors have other shapes.
         """
-        for mine, theirs in zip(self._tensors(), other._tensors(), strict=True):
-            if mine.shape != theirs.shape:
-                raise RuntimeError(
-                    "a CUDA graph holds the prior as it was before its first update; "
-                    "call update() once before capturing"
-                )
-        for mine, theirs in zip(self._tensors(), other._tensors(), strict=True):
-            mine.copy_(theirs)
+        pairs = list(zip(self._tensors(), other._tensors(), strict=True))
+        if any(mine.shape != theirs.shape for mine, theirs in pairs):
+            raise RuntimeError(
+                "a CUDA graph holds the prior as it was before its first update; "
+                "call update() once before capturing"
+            )
+        _overwrite(self._tensors(), other._tensors())
+        if self._is_uniform:  # no graph reads what was prepared for this case
+            self._prepared.clear()
+            self.product_factors()
+            return
+        _overwrite(self.product_factors(), other._make_product_factors(uniform=False))
         if "shrink" in self._prepared:
-            fresh = other.shrink_factors(self._prepared["step"])
-            for mine, theirs in zip(self._prepared["shrink"], fresh, strict=True):
-                mine.copy_(theirs)
+            step = self._prepared["step"]
+            _overwrite(self._prepared["shrink"], other._make_shrink_factors(step, uniform=False))
 
     def penalty(self, weight: Tensor) -> Tensor:  # (…, p, d) -> (…)
         """``tr(Ωr W Ωc Wᵀ)``, differentiable in ``weight``; the strength λ is not in it.
@@ -168,12 +201,13 @@ class MatrixNormal:
         W, factors = self._cast(weight), self.shrink_factors(step)
         if len(factors) == 1:
             return _written_out(W, *factors)
-        outside, change, Q = factors
+        outside, change, *Q = factors
         B = self._long.basis
         with _exact(W):
             X = wide(W)
-            inside = matmul(Q, change * matmul(Q.mT, matmul(X, B)))
-            return _as(W, add_matmul(matmul(outside, X), inside, B.mT))
+            inside = matmul(X, B)
+            inside = matmul(Q[0], change * matmul(Q[0].mT, inside)) if Q else change * inside
+            return _as(W, add_matmul(_times(outside, X), inside, B.mT))
 
     def objective(self, weight: Tensor) -> Tensor:  # (…, p, d) -> (…)
         """``tr(Ωr W Ωc Wᵀ) − d·logdet Ωr − p·logdet Ωc``, which the rules minimise (equ:opt)."""
@@ -192,7 +226,7 @@ class MatrixNormal:
         return -0.5 * (self.objective(weight) + p * d * math.log(2 * math.pi))
 
     def _tensors(self) -> list[Tensor]:
-        stored = [*self.row.factors, *self.col.factors, *self.product_factors()]
+        stored = [*self.row.factors, *self.col.factors]
         return [tensor for tensor in stored if tensor is not None]
 
     @property
@@ -239,14 +273,24 @@ def _written_out(W: Tensor, operator: Tensor) -> Tensor:
 
 
 def _product(W: Tensor, *factors: Tensor) -> Tensor:
-    """``Ωr W Ωc`` by three products of k·p·d multiplications, in three or four kernels."""
+    """``Ωr W Ωc`` by two or three products of k·p·d multiplications, in three or four kernels."""
     if len(factors) == 1:
         return _written_out(W, *factors)
     short, B, gain = factors
     with _exact(W):
         X = wide(W)
         inside = matmul(X, gain) if gain.shape == B.shape else matmul(X, B) * gain
-        return _as(W, matmul(short, add_matmul(X, inside, B.mT)))
+        return _as(W, _times(short, add_matmul(X, inside, B.mT)))
+
+
+def _times(short: Tensor, X: Tensor) -> Tensor:
+    """``S·X`` for S of k x k, or a multiple of the identity as 1 x 1."""
+    return short * X if short.shape[-1] == 1 else matmul(short, X)
+
+
+def _overwrite(mine: Iterable[Tensor], theirs: Iterable[Tensor]) -> None:
+    for old, new in zip(mine, theirs, strict=True):
+        old.copy_(new)
 
 
 def _traced(W: Tensor, *factors: Tensor) -> Tensor:
@@ -257,17 +301,19 @@ def _traced(W: Tensor, *factors: Tensor) -> Tensor:
 
 
 def _shrink_factors(
-    short: Precision, long: Precision, step: float | Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+    short: Precision, long: Precision, step: float | Tensor, uniform: bool
+) -> tuple[Tensor, ...]:
     """``f(a·c)`` of the shorter side, dense; ``f(a·b) − f(a·c)``; and the basis of a.
 
     With ``f(x) = 1/(1 + 2·step·x)``, eigenvalues a of the shorter side, and b, c in and outside
-    the basis of the longer.
+    the basis of the longer. If all a are equal, the first is 1 x 1 and the basis left out.
     """
-    a, Q = short.eigenvectors()
     b, c = long.values.unsqueeze(-2), long.outside[..., None, None]
+    a, Q = (short.outside.unsqueeze(-1), None) if uniform else short.eigenvectors()
     a = a.unsqueeze(-1)
     outside = 1 / (1 + 2 * step * a * c)
+    if Q is None:
+        return outside, 1 / (1 + 2 * step * a * b) - outside
     dense = matmul(Q * outside.mT, Q.mT)
     return dense, 1 / (1 + 2 * step * a * b) - outside, Q
 

@@ -93,17 +93,23 @@ def _wide(W: Array) -> Array:
     return W if W.shape[0] <= W.shape[1] else W.T
 
 
+def _times(short: Array, X: Array) -> Array:
+    """``S·X`` for S of k x k, or a multiple of the identity as 1 x 1."""
+    return short * X if short.shape[-1] == 1 else short @ X
+
+
 def _product(W: Array, short: Array, B: Array, gain: Array) -> Array:
     """``Ωr W Ωc``, from :meth:`MatrixNormal.product_factors`."""
     X = _wide(W)
     inside = X @ gain if gain.shape == B.shape else X @ B * gain
-    product = short @ (X + inside @ B.T)
+    product = _times(short, X + inside @ B.T)
     return product if X is W else product.T
 
 
-def _proximal(W: Array, B: Array, outside: Array, change: Array, Q: Array) -> Array:
+def _proximal(W: Array, B: Array, outside: Array, change: Array, *Q: Array) -> Array:
     """:meth:`MatrixNormal.proximal`, from :meth:`MatrixNormal.shrink_factors`."""
     X = _wide(W)
-    inside = Q @ (change * (Q.T @ (X @ B)))
-    shrunk = outside @ X + inside @ B.T
+    inside = X @ B
+    inside = Q[0] @ (change * (Q[0].T @ inside)) if Q else change * inside
+    shrunk = _times(outside, X) + inside @ B.T
     return shrunk if X is W else shrunk.T
