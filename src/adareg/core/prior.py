@@ -136,8 +136,7 @@ class MatrixNormal:
         Raises:
             RuntimeError: the other prior's factors have other shapes.
         """
-        pairs = list(zip(self._tensors(), other._tensors(), strict=True))
-        if any(mine.shape != theirs.shape for mine, theirs in pairs):
+        if [t.shape for t in self._tensors()] != [t.shape for t in other._tensors()]:
             raise RuntimeError(
                 "a CUDA graph holds the prior as it was before its first update; "
                 "call update() once before capturing"
