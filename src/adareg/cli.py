@@ -149,9 +149,12 @@ def _reproduce(
 @app.command()
 def runs(
     out: Annotated[Path, typer.Argument(help="folder of the records")] = Path("runs"),
+    pack: Annotated[bool, typer.Option("--pack", help="compress the files first")] = False,
 ) -> None:
     """List what has been recorded."""
     with _errors_in_one_line():
+        if pack:
+            Store(out).pack()
         if not terminal.runs(Store(out), Console()):
             raise typer.Exit(1)
 

@@ -113,3 +113,37 @@ def test_a_foreign_file_may_be_passed_over(tmp_path):
     assert [str(tmp_path / "digits" / "a.jsonl") in why for why in unreadable] == [True]
     with pytest.raises(RecordError):
         list(store.read())
+
+
+def test_packed_records_are_the_same(tmp_path):
+    store = Store(tmp_path)
+    path = store.write("digits", CONFIG, [record()])
+    before, done = list(store.read()), store.done("digits", CONFIG)
+    assert store.pack() == 1
+    assert not path.exists()
+    (packed,) = (tmp_path / "digits").iterdir()
+    assert packed.suffix == ".gz"
+    assert list(store.read()) == before
+    assert store.done("digits", CONFIG) == done
+    assert store.elsewhere("mnist-rules", CONFIG) == done
+    assert store.pack() == 0
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:-20], lambda b: b[:40] + b[41:], lambda b: b"{"])
+def test_a_damaged_packed_file_is_named(tmp_path, damage):
+    store = Store(tmp_path)
+    store.write("digits", CONFIG, [record()])
+    store.pack()
+    (packed,) = (tmp_path / "digits").iterdir()
+    packed.write_bytes(damage(packed.read_bytes()))
+    with pytest.raises(RecordError, match=str(packed)):
+        store.done("digits", CONFIG)
+
+
+def test_what_is_not_ours_is_not_packed(tmp_path):
+    (tmp_path / "digits").mkdir()
+    path = tmp_path / "digits" / "a.jsonl"
+    path.write_text("{}")
+    with pytest.raises(RecordError, match=str(path)):
+        Store(tmp_path).pack()
+    assert path.read_text() == "{}"

@@ -1,14 +1,17 @@
 """Results on disk: JSON lines, one record for each network, one file for each stack of them.
 
-A file appears complete or not at all, is never changed again, and is found by what is in it.
+A file appears complete or not at all, its records never change, and it is found by what is in it.
+It may be compressed, to be kept or sent.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import math
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +29,8 @@ Record = dict[str, Any]
 
 FORMAT = 1
 
+_SUFFIXES = (".jsonl", ".jsonl.gz")
+
 #: What every record has.
 _KEYS = {"experiment", "scale", "method", "seed", "config", "metrics", "spectra", "seconds"}
 
@@ -35,7 +40,7 @@ class RecordError(ValueError):
 
 
 class Store:
-    """The records below a folder: ``<experiment>/<cell>-<config>-<replicas>.jsonl``.
+    """The records below a folder: ``<experiment>/<cell>-<config>-<replicas>.jsonl[.gz]``.
 
     Args:
         root: the folder; made when it is first written to.
@@ -59,22 +64,34 @@ class Store:
         key = hashlib.sha256(who.encode()).hexdigest()[:8]
         path = folder / f"{config.slug}-{config.digest}-{key}.jsonl"
         lines = [json.dumps(plain(record), allow_nan=False) + "\n" for record in records]
-        _write_atomically(path, "".join(lines))
+        _write_atomically(path, "".join(lines).encode())
         return path
+
+    def pack(self) -> int:
+        """Compress every file that is not; how many there were."""
+        plain = [path for path in self._files("*/*") if path.suffix != ".gz"]
+        for path in plain:
+            _read(path)  # what is not ours is not touched
+            packed = gzip.compress(path.read_bytes(), mtime=0)
+            _write_atomically(path.with_name(f"{path.name}.gz"), packed)
+            path.unlink()
+        return len(plain)
+
+    def _files(self, pattern: str) -> list[Path]:
+        return sorted(p for end in _SUFFIXES for p in self.root.glob(f"{pattern}{end}"))
 
     def done(self, experiment: str, config: Config) -> dict[Replica, Record]:
         """The records of a cell's networks that have been trained."""
-        files = (self.root / experiment).glob(f"{config.slug}-{config.digest}-*.jsonl")
         return {
             Replica(record["method"], record["seed"]): record
-            for path in sorted(files)
+            for path in self._files(f"{experiment}/{config.slug}-{config.digest}-*")
             for record in _read(path)
         }
 
     def elsewhere(self, experiment: str, config: Config) -> dict[Replica, Record]:
         """Records of the same cell that another experiment has made."""
         found = {}
-        for path in sorted(self.root.glob(f"*/{config.slug}-{config.digest}-*.jsonl")):
+        for path in self._files(f"*/{config.slug}-{config.digest}-*"):
             if path.parent.name != experiment:
                 for record in _read(path):
                     found[Replica(record["method"], record["seed"])] = record
@@ -94,8 +111,8 @@ class Store:
                 file raises ``RecordError``.
         """
         seen = set()
-        for path in sorted(self.root.glob(f"{experiment}/*.jsonl")):
-            cell = path.parent.name, path.stem.rpartition("-")[0]
+        for path in self._files(f"{experiment}/*"):
+            cell = path.parent.name, path.name.rpartition("-")[0]
             for record in _read_or_tell(path, unreadable):
                 key = (*cell, record["method"], record["seed"])
                 if key not in seen:
@@ -136,8 +153,10 @@ def _read_or_tell(path: Path, unreadable: list[str] | None) -> Iterable[Record]:
 
 def _read(path: Path) -> Iterable[Record]:
     try:
-        records = [json.loads(line) for line in path.read_text().splitlines()]
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
+        records = [json.loads(line) for line in content.decode().splitlines()]
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise RecordError(f"{path} cannot be read ({error}); move it away to go on") from error
     for record in records:
         known = isinstance(record, dict) and record.get("format") == FORMAT
@@ -159,7 +178,7 @@ def _short(number: float) -> float | None:
     return float(f"{number:.7g}") if math.isfinite(number) else None
 
 
-def _write_atomically(path: Path, text: str) -> None:
+def _write_atomically(path: Path, content: bytes) -> None:
     """Through a neighbour that is renamed; then those that killed runs left behind are removed.
 
     Two runs may write the same records at once: each has a neighbour of its own, and if the
@@ -167,8 +186,8 @@ def _write_atomically(path: Path, text: str) -> None:
     """
     partial = path.with_suffix(f".{uuid4().hex}.partial")
     try:
-        with partial.open("w") as file:
-            file.write(text)
+        with partial.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
