@@ -2,10 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types docs check clean
+.PHONY: demo test lint types docs results check clean
 
+# All methods on embedded data, the claims that apply to it, and the page that shows it.
 demo: .venv/installed
-	$(BIN)/python examples/digits.py
+	$(BIN)/adareg reproduce digits digits-completion --scale small --out runs/demo
+	$(BIN)/adareg claims runs/demo
+	$(BIN)/adareg report runs/demo --out runs/demo/report.html
 
 # One thread in each process: there is a process for every core.
 test: .venv/installed
@@ -21,6 +24,10 @@ types: .venv/installed
 # The variable silences an advertisement of the theme's authors.
 docs: .venv/installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# What README and results/ show of the committed records.
+results: .venv/installed
+	$(BIN)/python docs/results.py
 
 check: test lint types docs
 

@@ -1,6 +1,6 @@
 """Train a small network on few handwritten digits, without and with AdaReg, and compare.
 
-Run it with ``make demo``, or ``python examples/digits.py``. It needs scikit-learn (for its bundled
+Run it with ``python examples/digits.py``. It needs scikit-learn (for its bundled
 8 x 8 images) and rich; nothing is downloaded. Every method sees the same initial weights, the same
 training images and the same batches, seed by seed; each number is a mean over seeds ± its
 standard error.

@@ -1,4 +1,4 @@
-"""The verdicts in a terminal, and as JSON."""
+"""The verdicts in a terminal, as JSON, and as Markdown."""
 
 from __future__ import annotations
 
@@ -24,10 +24,15 @@ from adareg.lab.claims.base import (
 STYLES = {REPRODUCED: "green", PARTLY: "yellow", NOT_REPRODUCED: "red", NOT_ENOUGH: "dim"}
 
 
+#: A symbol for each verdict, so that colour is never alone.
+SYMBOLS = {REPRODUCED: "✔", PARTLY: "◐", NOT_REPRODUCED: "✘", NOT_ENOUGH: "?"}
+
+
 def table(judgements: Mapping[str, Judgement], console: Console) -> None:
-    """Print every claim, what the paper says, what was measured and the verdict."""
+    """Print each claim of which something was measured: paper, measured, verdict; and the rest."""
+    shown = {key: judgement for key, judgement in judgements.items() if judgement.effects}
     columns = Table("claim", "paper", "measured", "verdict", show_lines=True)
-    for key, judgement in judgements.items():
+    for key, judgement in shown.items():
         claim = CLAIMS[key]
         columns.add_row(
             Text(f"{claim.title} ({claim.where})"),
@@ -35,15 +40,40 @@ def table(judgements: Mapping[str, Judgement], console: Console) -> None:
             Text(judgement.measured),
             Text(judgement.verdict, style=STYLES[judgement.verdict]),
         )
-    console.print(columns)
-    verdicts = [judgement.verdict for judgement in judgements.values()]
-    counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in VERDICTS)
-    console.print(f"{len(verdicts)} claims: {counts}", highlight=False)
+    if shown:
+        console.print(columns)
+    console.print(_counts(judgements), highlight=False)
     missing = dict.fromkeys(c for judgement in judgements.values() for c in judgement.missing)
     if missing:
         console.print("what is missing, these would add:")
         for command in missing:
             console.print(f"  {command}", highlight=False, soft_wrap=True)
+
+
+def _counts(judgements: Mapping[str, Judgement]) -> str:
+    verdicts = [judgement.verdict for judgement in judgements.values()]
+    counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in VERDICTS)
+    without = sum(not judgement.effects for judgement in judgements.values())
+    return f"{len(verdicts)} claims: {counts}" + (f" ({without} without records)" * bool(without))
+
+
+def as_markdown(judgements: Mapping[str, Judgement]) -> str:
+    """The verdicts at a glance, and folded away what was measured."""
+    glance = ["| verdict | claims |", "|---|---|"]
+    for verdict in VERDICTS:
+        keys = [key for key, judgement in judgements.items() if judgement.verdict == verdict]
+        titles = "; ".join(f"{CLAIMS[key].title} ({CLAIMS[key].where})" for key in keys)
+        if keys:
+            glance.append(f"| {SYMBOLS[verdict]} **{verdict}** ({len(keys)}) | {titles} |")
+    details = ["| claim | in the paper | measured | verdict |", "|---|---|---|---|"]
+    details += [
+        f"| {CLAIMS[key].title} | {CLAIMS[key].paper} | {judgement.measured} "
+        f"| {SYMBOLS[judgement.verdict]} {judgement.verdict} |"
+        for key, judgement in judgements.items()
+    ]
+    summary = f"All {len(judgements)} claims, with what we measured"
+    folded = ["<details>", f"<summary>{summary}</summary>", "", *details, "", "</details>"]
+    return "\n".join([*glance, "", *folded, ""])
 
 
 def all_reproduced(judgements: Mapping[str, Judgement]) -> bool:

@@ -1,5 +1,5 @@
 """Records as one page: verdicts, every figure and table of the paper, cost, how to run it again."""
 
-from adareg.lab.report.page import build, write
+from adareg.lab.report.page import build, figure, write
 
-__all__ = ["build", "write"]
+__all__ = ["build", "figure", "write"]

@@ -11,19 +11,16 @@ from markupsafe import Markup
 
 from adareg.lab.claims import CLAIMS, judge_all
 from adareg.lab.claims.base import NOT_ENOUGH, NOT_REPRODUCED, PARTLY, REPRODUCED
+from adareg.lab.claims.show import SYMBOLS
 from adareg.lab.experiments import EXPERIMENTS, SCALES
 from adareg.lab.records import Record, Store
 from adareg.lab.report import cost, origin, render, studies
 from adareg.lab.report.figures import FIGURES
 from adareg.lab.report.studies import Study
 
-#: A symbol for each verdict, so that colour is never alone.
-VERDICTS = {
-    REPRODUCED: ("✔", "good"),
-    PARTLY: ("◐", "half"),
-    NOT_REPRODUCED: ("✘", "bad"),
-    NOT_ENOUGH: ("?", "open"),
-}
+#: How a verdict looks: its symbol, and the class of its style.
+CLASSES = {REPRODUCED: "good", PARTLY: "half", NOT_REPRODUCED: "bad", NOT_ENOUGH: "open"}
+VERDICTS = {verdict: (SYMBOLS[verdict], style) for verdict, style in CLASSES.items()}
 DATA = {
     "mnist": "MNIST",
     "cifar10": "CIFAR-10",
@@ -44,6 +41,16 @@ def write(runs: Path, out: Path) -> Path:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text, encoding="utf-8")
     return out
+
+
+def figure(runs: Path, key: str) -> str:
+    """One figure of the page as an SVG file; ``ValueError`` if there are no records for it."""
+    readable, _ = studies.readable(Store(runs))
+    (wanted,) = (figure for figure in FIGURES if figure.key == key)
+    svg = render.alone(wanted, studies.select(readable))
+    if svg is None:
+        raise ValueError(f"no records below {runs} for the figure {key!r}")
+    return svg
 
 
 def build(runs: Path) -> str:

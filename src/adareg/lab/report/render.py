@@ -34,6 +34,14 @@ def show(figure: Figure, studies: Studies) -> dict[str, Any]:
     }
 
 
+def alone(figure: Figure, studies: Studies) -> str | None:
+    """A figure with all of its panels as an SVG file; None where there is nothing to draw."""
+    drawing = figure.draw(studies)
+    if drawing is None or not any(panel.draw for panel in drawing.panels):
+        return None
+    return style.alone(_whole(figure, drawing))
+
+
 def file(kind: str, text: str) -> str:
     """A file inside a link."""
     return f"data:{kind};base64,{base64.b64encode(text.encode()).decode()}"

@@ -1,0 +1,53 @@
+"""Everything that is shown of ``results/records``, made again: ``make results``.
+
+Writes ``results/report.html``, ``results/gain.svg``, and the part of README.md that is between
+the two comments that name this file.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from pathlib import Path
+
+from adareg.lab.claims import judge_all
+from adareg.lab.claims.show import as_markdown
+from adareg.lab.records import Store
+from adareg.lab.report import build, figure
+from adareg.lab.report.origin import summary
+
+ROOT = Path(__file__).parents[1]
+RECORDS = ROOT / "results/records"
+SECTION = re.compile(r"(<!-- from docs/results\.py -->\n).*(<!-- to here -->\n)", re.DOTALL)
+
+
+def section() -> str:
+    """README's verdicts: when, where and by which command they came about, and the table."""
+    store = Store(RECORDS)
+    known = summary(list(store.read()))
+    first, last = (date.fromisoformat(known[end]) for end in ("first", "last"))
+    when = f"{last.day} {last:%B %Y}"
+    when = when if first == last else f"{first.day} {first:%B %Y} to {when}"
+    intro = (
+        f"{known['networks']:,} networks, trained on {', '.join(known['devices'])}, {when}, by\n"
+        f"`adareg reproduce … --scale paper`. `make results` judges the claims, draws the figure and\n"
+        f"writes `results/report.html`, with every other figure, again from `results/records`.\n"
+    )
+    return f"{intro}\n{as_markdown(judge_all(store))}"
+
+
+def readme(text: str) -> str:
+    """README with its section made anew."""
+    return SECTION.sub(lambda m: f"{m[1]}{section()}{m[2]}", text)
+
+
+def main() -> None:
+    """Write all three."""
+    (ROOT / "results/report.html").write_text(build(RECORDS), encoding="utf-8")
+    (ROOT / "results/gain.svg").write_text(figure(RECORDS, "gain"), encoding="utf-8")
+    page = ROOT / "README.md"
+    page.write_text(readme(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
