@@ -32,8 +32,8 @@ JOBS = 6
 #: How many workers are killed, fewer than it takes to give a job up.
 KILLS = 3
 
-#: Seconds that a loaded machine may take for what usually takes three.
-PATIENCE = 60
+#: Seconds that the most loaded machine may take for what usually takes three.
+PATIENCE = 180
 
 HEAD = """
 import ray, sys
