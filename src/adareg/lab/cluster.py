@@ -105,7 +105,7 @@ def _connected(address: str) -> Iterator[Any]:
 
 
 def _reach(address: str) -> None:
-    """Knock at a cluster's door; Ray itself would do so for a quarter of an hour."""
+    """Knock at a cluster's door; Ray itself would do so for more than ten minutes."""
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal():
         raise ValueError(
