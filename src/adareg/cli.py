@@ -21,6 +21,7 @@ from adareg.lab import reproduce as lab
 from adareg.lab import terminal
 from adareg.lab.claims import Records, judge
 from adareg.lab.claims import show as verdicts
+from adareg.lab.cluster import Cluster
 from adareg.lab.data import show
 from adareg.lab.experiments import SCALES, find
 from adareg.lab.records import Store
@@ -97,6 +98,16 @@ def reproduce(
     ] = None,
     data: DataDirectory = None,
     out: Annotated[Path, typer.Option(help="folder of the records")] = Path("runs"),
+    engine: Annotated[
+        str, typer.Option(help="local or ray: cells at once, on a cluster")
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option(help="of a Ray cluster: HOST:PORT or auto; by default one is started here"),
+    ] = None,
+    gpus_per_cell: Annotated[
+        float | None, typer.Option(help="with ray on GPUs: the share of one, 0.5 by default")
+    ] = None,
 ) -> None:
     """Run experiments of the paper again; what is recorded already is not."""
     console = Console()
@@ -105,7 +116,8 @@ def reproduce(
         return
     with _errors_in_one_line(), terminal.Terminal(console) as reporter:
         try:
-            _reproduce(names, scale, _device(device), seeds, methods, settings, data, out, reporter)
+            trainer = _engine(engine, device, address, gpus_per_cell)
+            _reproduce(names, scale, trainer, seeds, methods, settings, data, out, reporter)
         except KeyboardInterrupt:
             terminal.say(
                 console,
@@ -116,10 +128,21 @@ def reproduce(
     terminal.say(console, f"all recorded below {out}")
 
 
+def _engine(name: str, device: str, address: str | None, gpus_per_cell: float | None) -> lab.Engine:
+    if name == "ray":
+        return Cluster(address, device, gpus_per_cell)
+    if name != "local":
+        raise ValueError(f"--engine {name!r}: expected local or ray")
+    for option, value in (("--address", address), ("--gpus-per-cell", gpus_per_cell)):
+        if value is not None:
+            raise ValueError(f"{option} {value}: only with --engine ray")
+    return lab.Local(_device(device))
+
+
 def _reproduce(
     names: list[str],
     scale: str,
-    device: torch.device,
+    engine: lab.Engine,
     seeds: int | None,
     methods: str | None,
     settings: list[str] | None,
@@ -143,7 +166,7 @@ def _reproduce(
         [name.strip() for name in methods.split(",")] if methods else None,
         {key: value for key, _, value in pairs},
     )
-    lab.run(jobs, finished, sources, store, device, reporter)
+    lab.run(jobs, finished, sources, store, engine, reporter)
 
 
 @app.command()

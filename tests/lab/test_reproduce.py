@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
 from adareg import cli
@@ -21,6 +22,7 @@ from adareg.lab.experiments import EXPERIMENTS, SCALES
 from adareg.lab.methods import METHODS
 from adareg.lab.models import ARCHITECTURES
 from adareg.lab.records import Store
+from adareg.lab.terminal import Terminal
 from fabricated_data import fake
 
 #: How often the run of the last test is killed; fifty were, once.
@@ -132,6 +134,35 @@ def test_a_cell_of_another_experiment_is_copied(tmp_path, fabricated, monkeypatc
     assert len(copies) == 6
     for key, copy in copies.items():
         assert copy == {**origin[key], "experiment": "mnist-spectra"}
+
+
+class Reversed:
+    """An engine that ends jobs in another order than it was given them."""
+
+    def __init__(self):
+        self.given = []
+
+    def __call__(self, jobs, sources, reporter):
+        self.given += jobs
+        yield from reversed(list(reproduce.Local(torch.device("cpu"))(jobs, sources, reporter)))
+
+
+def test_no_engine_is_given_a_network_twice(tmp_path, fabricated):
+    """Two experiments with a cell in common, in one run; one of them has more seeds of it."""
+    sources, store, engine = reproduce.Sources(None), Store(tmp_path), Reversed()
+    names = ("mnist-generalization", "mnist-spectra")
+    (first, _), (second, _) = (
+        reproduce.plan([EXPERIMENTS[name]], "smoke", sources, store, seeds, ["none"])
+        for name, seeds in zip(names, (1, 2), strict=True)
+    )
+    reporter = Terminal(Console(quiet=True))
+    reproduce.run([*first, *second], 0, sources, store, engine, reporter)
+    networks = [(job.config, replica) for job in engine.given for replica in job.replicas]
+    assert len(networks) == len(set(networks)) == len(first) + len(second)
+    made = [(r["experiment"], r["config"]["n"], r["seed"]) for r in store.read()]
+    assert len(made) == len(set(made)) == len(first) + 2 * len(second)
+    assert reporter.done == reporter.total == len(first) + len(second)
+    assert reporter._bar.tasks[0].completed == reporter._bar.tasks[0].total
 
 
 def test_records_of_other_data_are_not_taken_for_these(tmp_path, fabricated, monkeypatch):

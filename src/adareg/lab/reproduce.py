@@ -6,10 +6,12 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +21,7 @@ import adareg
 from adareg.lab import cell, data, records
 from adareg.lab.config import Config
 from adareg.lab.data import Dataset
-from adareg.lab.engine import Replica, stacks
+from adareg.lab.engine import Progress, Replica, stacks
 from adareg.lab.experiments import Experiment
 from adareg.lab.methods import find as find_method
 from adareg.lab.models import ARCHITECTURES
@@ -63,6 +65,9 @@ class Reporter(Protocol):
 
     def advance(self, job: Job, samples: int) -> None:
         """Its networks have seen so many more samples, in all."""
+
+    def lose(self, job: Job, why: str) -> None:
+        """What trained it, or was about to, is gone; it begins anew."""
 
     def finish(self, job: Job, path: Path) -> None:
         """It is recorded."""
@@ -131,15 +136,40 @@ def _same_data(record: Record, source: Dataset) -> bool:
     return all(record["data"].get(key) == source.provenance.get(key) for key in keys)
 
 
+class Engine(Protocol):
+    """Who trains: turns jobs into their records, in any order."""
+
+    def __call__(
+        self, jobs: Sequence[Job], sources: Sources, reporter: Reporter
+    ) -> Generator[tuple[Job, list[Record]]]:
+        """Tell the reporter when a job starts and advances; yield it when it is trained."""
+
+
+@dataclass(frozen=True)
+class Local:
+    """The engine of one process: job after job."""
+
+    device: torch.device
+
+    def __call__(
+        self, jobs: Sequence[Job], sources: Sources, reporter: Reporter
+    ) -> Generator[tuple[Job, list[Record]]]:
+        """Train and yield the jobs in their order."""
+        for job in jobs:
+            reporter.start(job)
+            progress = partial(reporter.advance, job)
+            yield job, train(job, sources[job.config.data], self.device, progress)
+
+
 def run(
     jobs: Sequence[Job],
     finished: int,
     sources: Sources,
     store: Store,
-    device: torch.device,
+    engine: Engine,
     reporter: Reporter,
 ) -> None:
-    """Do all jobs, one after another; each is recorded when it ends.
+    """Do all jobs; each is recorded, here, when it ends.
 
     Records that another experiment has made of the very same cell, from the same data, are
     copied, not made again.
@@ -147,16 +177,41 @@ def run(
     reporter.plan(jobs, finished)
     for name in dict.fromkeys(job.experiment for job in jobs):
         store.prepare(name)
-    for job in jobs:
-        reporter.start(job)
-        made = _copies(job, store, sources[job.config.data])
-        reporter.advance(job, len(made) * job.samples)
-        there = {(record["method"], record["seed"]) for record in made}
-        left = tuple(r for r in job.replicas if (r.method, r.seed) not in there)
+    for independent in _rounds(jobs):
+        left = [rest for job in independent if (rest := _copy(job, sources, store, reporter))]
         if left:
-            rest = replace(job, replicas=left)
-            made += train(rest, sources[job.config.data], device, reporter)
-        reporter.finish(job, store.write(job.experiment, job.config, made))
+            with closing(engine(left, sources, reporter)) as trained:
+                for job, made in trained:
+                    reporter.finish(job, store.write(job.experiment, job.config, made))
+
+
+def _rounds(jobs: Iterable[Job]) -> list[list[Job]]:
+    """Jobs of one round share no network; one that shares some with another can copy it later."""
+    rounds: dict[int, list[Job]] = defaultdict(list)
+    following: dict[tuple[Config, Replica], int] = defaultdict(int)
+    for job in jobs:
+        networks = [(job.config, replica) for replica in job.replicas]
+        own = max(following[network] for network in networks)
+        rounds[own].append(job)
+        following.update(dict.fromkeys(networks, own + 1))
+    return [rounds[number] for number in sorted(rounds)]
+
+
+def _copy(job: Job, sources: Sources, store: Store, reporter: Reporter) -> Job | None:
+    """Record what another experiment has made already; the job that is left, if any."""
+    made = _copies(job, store, sources[job.config.data])
+    if not made:
+        return job
+    there = {(record["method"], record["seed"]) for record in made}
+    left = tuple(r for r in job.replicas if (r.method, r.seed) not in there)
+    rest = replace(job, replicas=left)
+    path = store.write(job.experiment, job.config, made)
+    reporter.start(rest if left else job)
+    reporter.advance(rest if left else job, len(made) * job.samples)
+    if left:
+        return rest
+    reporter.finish(job, path)
+    return None
 
 
 def _copies(job: Job, store: Store, source: Dataset) -> list[Record]:
@@ -168,15 +223,13 @@ def _copies(job: Job, store: Store, source: Dataset) -> list[Record]:
     ]
 
 
-def train(job: Job, source: Dataset, device: torch.device, reporter: Reporter) -> list[Record]:
-    """Train the networks of a job; their records."""
+def train(job: Job, source: Dataset, device: torch.device, progress: Progress) -> list[Record]:
+    """Train the networks of a job; their records. The same in any process, on any machine."""
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(device)
     start = time.perf_counter()
-    outcomes = cell.run(
-        job.config, job.replicas, source, device, lambda samples: reporter.advance(job, samples)
-    )
+    outcomes = cell.run(job.config, job.replicas, source, device, progress)
     circumstances = {
         "names": list(source.names),
         "data": source.provenance,

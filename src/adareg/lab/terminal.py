@@ -33,8 +33,7 @@ class Terminal:
             disable=not console.is_terminal,
         )
         self._task = self._bar.add_task("", total=1, rate="")
-        self._started = 0.0
-        self._samples = self._count = 0
+        self._running: dict[Job, _Clock] = {}
         self.done = self.total = 0
 
     def __enter__(self) -> Terminal:
@@ -58,26 +57,55 @@ class Terminal:
 
     def start(self, job: Job) -> None:
         """A job begins."""
-        self._started, self._samples = time.perf_counter(), 0
-        self._bar.update(self._task, description=f"{job.title}, {len(job.replicas)} networks")
+        self._running[job] = _Clock()
+        self._describe(job)
 
     def advance(self, job: Job, samples: int) -> None:
         """Its networks have seen so many more samples, in all."""
-        self._samples += samples
-        rate = self._samples / (time.perf_counter() - self._started)
+        self._running[job].samples += samples
+        rate = _count(sum(clock.rate for clock in self._running.values()))
         work = samples * ARCHITECTURES[job.config.data].multiply_adds
-        self._bar.update(self._task, advance=work, rate=f"{_count(rate)} samples/s")
+        self._bar.update(self._task, advance=work, rate=f"{rate} samples/s")
+
+    def lose(self, job: Job, why: str) -> None:
+        """What trained it, or was about to, is gone; it begins anew."""
+        if job in self._running:
+            self.advance(job, -self._running[job].samples)
+            del self._running[job]
+        self.console.print(f"{job.title}: {why}; once more", highlight=False)
 
     def finish(self, job: Job, path: Path) -> None:
         """It is recorded."""
         self.done += 1
-        seconds = time.perf_counter() - self._started
-        rate = _count(self._samples / seconds)
+        clock = self._running.pop(job)
         self.console.print(
             f"{self.done}/{self.total} {job.title}: {len(job.replicas)} networks "
-            f"in {seconds:.1f} s, {rate} samples/s",
+            f"in {clock.seconds:.1f} s, {_count(clock.rate)} samples/s",
             highlight=False,
         )
+        if self._running:
+            self._describe(next(iter(self._running)))
+
+    def _describe(self, job: Job) -> None:
+        others = f" (and {len(self._running) - 1} more)" if len(self._running) > 1 else ""
+        self._bar.update(
+            self._task, description=f"{job.title}, {len(job.replicas)} networks{others}"
+        )
+
+
+class _Clock:
+    """How fast a job goes."""
+
+    def __init__(self) -> None:
+        self._start, self.samples = time.perf_counter(), 0
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._start
+
+    @property
+    def rate(self) -> float:
+        return self.samples / self.seconds
 
 
 def say(console: Console, line: str) -> None:
