@@ -28,10 +28,14 @@ def section() -> str:
     first, last = (date.fromisoformat(known[end]) for end in ("first", "last"))
     when = f"{last.day} {last:%B %Y}"
     when = when if first == last else f"{first.day} {first:%B %Y} to {when}"
+    where = " and ".join(
+        f"one {name}" if "NVIDIA" in name else f"two CPU cores ({name})"
+        for name in known["devices"]
+    )
     intro = (
-        f"{known['networks']:,} networks, trained on {', '.join(known['devices'])}, {when}, by\n"
-        f"`adareg reproduce … --scale paper`. `make results` judges the claims, draws the figure and\n"
-        f"writes `results/report.html`, with every other figure, again from `results/records`.\n"
+        f"{known['networks']:,} networks, trained on {where}, {when}, by\n"
+        "`adareg reproduce … --scale paper`. `make results` judges the claims, draws the figure and\n"
+        "writes `results/report.html`, with every other figure, again from `results/records`.\n"
     )
     return f"{intro}\n{as_markdown(judge_all(store))}"
 

@@ -1,5 +1,7 @@
 """The numbers that README and documentation report are those of the committed records."""
 
+import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,37 @@ def test_committed_records_are_found_again(name):
     wanted = len(experiment.methods) * experiment.seeds["paper"]
     for config in experiment.cells("paper"):
         assert len(store.done(name, config)) == wanted, config.slug
+
+
+@pytest.fixture(scope="module")
+def results():
+    """What ``make results`` runs."""
+    return runpy.run_path(str(ROOT / "docs/results.py"))
+
+
+def test_readme_has_the_verdicts_that_the_records_give(results):
+    text = (ROOT / "README.md").read_text()
+    assert results["SECTION"].search(text)
+    assert results["readme"](text) == text
+
+
+def test_the_committed_report_is_what_the_records_give(results):
+    """All of it but the paths of the drawings, which depend on fonts; their data are in it."""
+    committed = (ROOT / "results/report.html").read_text()
+    assert without_drawings(results["build"](results["RECORDS"])) == without_drawings(committed)
+    assert committed.count("data:text/csv") == committed.count("data:image/svg+xml") >= 13
+
+
+def without_drawings(page):
+    page = re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL)
+    return re.sub(r'"data:image/svg\+xml;base64,[^"]*"', "", page)
+
+
+def test_the_committed_figure_is_what_the_records_give(results):
+    committed = (ROOT / "results/gain.svg").read_text()
+    drawn = results["figure"](results["RECORDS"], "gain")
+    assert len(drawn) == pytest.approx(len(committed), rel=0.1)
+    assert drawn.count("<path") == committed.count("<path")
 
 
 def signed(number, digits):
@@ -91,6 +124,45 @@ def test_what_is_said_of_every_size_holds_at_every_size(study):
         text = " ".join((ROOT / page).read_text().split())
         assert "within 0.15 points" in text
         assert f"{minutes:.0f} minutes of one H200" in text
+
+
+def test_what_is_said_of_cifar_holds_at_every_size():
+    frame = Store(ROOT / "results/records").frame("cifar-generalization")
+    assert frame["n"].max() == 20_000
+    columns = ["test_accuracy", "stable_rank", "spectral_norm"]
+    table = frame.pivot_table(index=["batch", "n"], columns="method", values=columns)
+    accuracy = 100 * table["test_accuracy"]
+    assert 0.6 < (accuracy["adareg"] - accuracy["none"]).abs().max() < 0.8
+    assert (accuracy.drop(columns="adareg").max(axis=1) > accuracy["adareg"]).all()
+    for column in columns[1:]:
+        assert (table[column]["adareg"] < table[column]["none"]).all()
+    for page in ("README.md", "docs/worth.md"):
+        text = " ".join((ROOT / page).read_text().split())
+        assert "with up to 20,000 images within 0.8" in text
+
+
+def test_what_is_said_of_halves_of_digits_holds_at_every_size():
+    frame = Store(ROOT / "results/records").frame("digits-completion")
+    table = frame.pivot_table(index="n", columns="method", values="test_explained_variance")
+    gain = table.sub(table["none"], axis=0)
+    assert list(gain.index) == [60, 120, 240, 480, 960]
+    assert gain["adareg"].between(0.02, 0.03).all()
+    decay = gain["weight-decay"]
+    assert decay.loc[:480].between(0.055, 0.115).all()
+    assert decay[960] < gain["adareg"][960]
+    for page in ("README.md", "docs/worth.md"):
+        assert "0.02 to 0.03 more of the variance" in " ".join((ROOT / page).read_text().split())
+
+
+def test_what_is_said_of_the_appendix_holds():
+    store = Store(ROOT / "results/records")
+    rules = store.frame("mnist-rules").pivot_table("test_accuracy", "n", "method")
+    ours, plain = rules["adareg+weight-decay"], rules["weight-decay"]
+    assert (ours - plain).abs().max() < 0.001
+    layers = store.frame("mnist-layers").pivot_table("test_accuracy", "n", "method")
+    assert (layers[["adareg-fc", "adareg-all"]].max(axis=1) < layers["none"]).all()
+    pairs = store.frame("mnist-combinations").pivot_table("test_accuracy", ["batch", "n"], "method")
+    assert (pairs["adareg+batch-norm"] - pairs["batch-norm"]).mean() < 0
 
 
 def test_what_is_said_of_sarcos_holds_at_every_size():
