@@ -18,6 +18,10 @@ from adareg.lab.report.origin import summary
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results/records"
+HOW = """\
+`adareg reproduce … --scale paper`. `make results` judges the claims, draws the figure and
+writes `results/report.html`, with every other figure, again from `results/records`.
+"""
 SECTION = re.compile(r"(<!-- from docs/results\.py -->\n).*(<!-- to here -->\n)", re.DOTALL)
 
 
@@ -32,11 +36,7 @@ def section() -> str:
         f"one {name}" if "NVIDIA" in name else f"two CPU cores ({name})"
         for name in known["devices"]
     )
-    intro = (
-        f"{known['networks']:,} networks, trained on {where}, {when}, by\n"
-        "`adareg reproduce … --scale paper`. `make results` judges the claims, draws the figure and\n"
-        "writes `results/report.html`, with every other figure, again from `results/records`.\n"
-    )
+    intro = f"{known['networks']:,} networks, trained on {where}, {when}, by\n{HOW}"
     return f"{intro}\n{as_markdown(judge_all(store))}"
 
 
