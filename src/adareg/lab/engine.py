@@ -14,8 +14,10 @@ from torch.nn.functional import cross_entropy, pad
 from adareg.core.prior import MatrixNormal
 from adareg.core.rules import solve_all
 from adareg.lab import random
+from adareg.lab.best import Best
 from adareg.lab.config import Config
 from adareg.lab.data import Dataset
+from adareg.lab.learned import SAMPLES, Evidence, Peers, load
 from adareg.lab.methods import METHODS, Method, decov
 from adareg.lab.models import Architecture, Network
 from adareg.lab.random import Purpose
@@ -36,13 +38,22 @@ _GRAPH_FROM = 16
 #: Pixels of padding before a random crop (the authors').
 _PADDING = 4
 
+#: How often early stopping looks at its held-out samples, at most.
+CHECKS = 200
+
 
 @dataclass(frozen=True)
 class Replica:
-    """One network of a stack: a method's name and a seed."""
+    """One network of a stack: a method's name, a seed, and perhaps what the method tunes."""
 
     method: str
     seed: int
+    value: float | None = None
+
+    @property
+    def recipe(self) -> Method:
+        """The method, with the value."""
+        return METHODS[self.method].tuned(self.value)
 
 
 class Data:
@@ -77,11 +88,13 @@ class Trainer:
     samples in the same batches with the same augmentation and dropout masks.
 
     Args:
-        replicas: all with batch normalisation or all without.
+        replicas: all with batch normalisation or all without; all with early stopping or all
+            without.
         architecture: of every network.
         config: the cell.
         data: the data set, on the device of training.
         progress: told about every epoch.
+        hold_out: leave a fifth of the samples out of training, as early stopping does.
     """
 
     def __init__(
@@ -91,21 +104,28 @@ class Trainer:
         config: Config,
         data: Data,
         progress: Progress = lambda samples: None,
+        hold_out: bool = False,
     ) -> None:
-        self.replicas, self.config, self.data, self.progress = replicas, config, data, progress
-        self.methods = [METHODS[replica.method] for replica in replicas]
+        self.methods = [replica.recipe for replica in replicas]
+        self.replicas, self.data, self.progress = replicas, data, progress
+        self._stops_early = self.methods[0].stop_early
+        whole, held_out = config.n, hold_out or self._stops_early
+        self.config = config = config.without_held_out() if held_out else config
         device, dtype = data.x.device, data.x.dtype
         self.stack = Stack(
             [Network(architecture, r.seed, METHODS[r.method].batch_norm) for r in replicas],
             device,
             dtype,
         )
-        self._subsets = {
-            s: random.subset(len(data.x), config.n, s) for s in sorted({r.seed for r in replicas})
+        chosen = {
+            s: random.subset(len(data.x), whole, s) for s in sorted({r.seed for r in replicas})
         }
         self.seeds = torch.tensor([replica.seed for replica in replicas], device=device)
-        self._which = torch.tensor([list(self._subsets).index(r.seed) for r in replicas]).to(device)
+        self._which = torch.tensor([list(chosen).index(r.seed) for r in replicas]).to(device)
+        self._subsets = {seed: own[: config.n] for seed, own in chosen.items()}
         self.subset = self._share(self._subsets)
+        self.held_out = self._share({seed: own[config.n :] for seed, own in chosen.items()})
+        self._order = self.subset
         self.step = torch.zeros((), dtype=torch.int64, device=device)
         self.optimizer = torch.optim.Adam(
             self.stack.parameters.values(),
@@ -125,16 +145,39 @@ class Trainer:
             key: MatrixNormal.identity(self.stack.matrix(key[1])[members])
             for key, members in self._regularized.items()
         }
+        by_evidence, by_peer = map(self._learning, ("evidence", "marginal-likelihood"))
+        self._evidence = Evidence(*by_evidence) if by_evidence else None
+        self._peers = Peers(*by_peer) if by_peer else None
+        self._take_over()
+        self.best = Best({**self.stack.parameters, **self.stack.buffers}, len(replicas))
         self.train_loss = torch.zeros(len(replicas), dtype=dtype, device=device)
         self._graphs: dict[int, tuple[Tensor, torch.cuda.CUDAGraph]] = {}
         self._seen: dict[int, int] = defaultdict(int)
 
+    def run(self) -> Iterator[tuple[int, Tensor]]:
+        """All blocks of epochs, an update after each block (Alg. 1).
+
+        Yields each epoch's number and losses as it ends. Afterwards the replicas that choose
+        among their weights have those they chose.
+        """
+        epochs = self.config.blocks * self.config.epochs
+        for epoch in range(epochs):
+            loss = self.epoch(epoch)
+            if (epoch + 1) % self.config.epochs == 0:
+                self.update()
+            if self._stops_early and (epoch + 1) % -(-epochs // CHECKS) == 0:
+                self.best.offer(self.validation_loss())
+            yield epoch, loss
+        self.best.restore()
+
     def epoch(self, epoch: int) -> Tensor:
         """One pass over the training samples; each replica's mean training loss, (R,)."""
         n, batch = self.config.n, self.config.batch
-        ordered = {s: own[random.order(n, s, epoch)] for s, own in self._subsets.items()}
+        self._order = self._share(
+            {s: own[random.order(n, s, epoch)] for s, own in self._subsets.items()}
+        )
         self.train_loss.zero_()
-        for samples in self._share(ordered).split(batch, dim=1):
+        for samples in self._order.split(batch, dim=1):
             self._run(samples.contiguous())
         self.progress(n * len(self.replicas))
         return self.train_loss / n
@@ -147,12 +190,54 @@ class Trainer:
         says that it diverged.
         """
         for (rule, layer), prior in self.priors.items():
+            if rule == "evidence":
+                continue
             W = self.stack.matrix(layer)[self._regularized[rule, layer]]
             W = torch.where(W.isfinite().all(-1).all(-1)[:, None, None], W, 0)
             solved = solve_all({layer: W}, {layer: prior}, rule, self.config.bounds)
             self.priors[rule, layer] = solved[layer]
+        for learner in (self._evidence, self._peers):
+            if learner is not None:
+                learner.update(self.stack.parameters, self._update_batch)
+        self._take_over()
+        if self._peers is not None:
+            scores = torch.full_like(self.best.scores, torch.inf)
+            scores[self._peers.members] = scores.new_tensor(self._peers.scores)
+            self.best.offer(scores)
         self._graphs.clear()
         self._seen.clear()
+
+    def _update_batch(self, i: int) -> tuple[Tensor, Tensor]:
+        """What a replica learns its prior from, as its own network takes it."""
+        chosen = self._order[i, :SAMPLES]
+        x = self.data.x[chosen]
+        return (x.permute(0, 3, 1, 2) if x.ndim == 4 else x), self.data.y[chosen]
+
+    def _take_over(self) -> None:
+        """Give the stack what learners have found."""
+        if self._evidence is not None:
+            for layer, prior in self._evidence.priors().items():
+                self.priors["evidence", layer] = prior
+            strengths = self._strength.new_tensor(self._evidence.strengths)
+            self._strength[self._evidence.members] = strengths
+        if self._peers is not None:
+            self._decays = self._peers.decays().to(self._strength.dtype)
+
+    def validation_loss(self) -> Tensor:  # (R,), float64
+        """Mean loss on the held-out samples."""
+        total = torch.zeros(len(self.replicas), dtype=torch.float64, device=self.data.x.device)
+        for part, output in self.predict(self.data.x, self.held_out):
+            total += self.data.loss(output, self.data.y[self.held_out[:, part]]).double().sum(1)
+        return total / self.held_out.shape[1]
+
+    def noises(self) -> dict[int, float]:
+        """σ² of the replicas that have learned it."""
+        learners = [learner for learner in (self._evidence, self._peers) if learner is not None]
+        return {
+            i: noise
+            for learner in learners
+            for i, noise in zip(learner.members, learner.noises, strict=True)
+        }
 
     @torch.no_grad()
     def predict(self, x: Tensor, samples: Tensor | None = None) -> Iterator[tuple[slice, Tensor]]:
@@ -188,11 +273,23 @@ class Trainer:
         keys = {
             (method.rule, layer): None
             for method in self.methods
-            if method.rule is not None
+            if method.rule not in (None, "marginal-likelihood")
             for layer in self.stack.layers(method.layers)
         }
         members = {key: self._members(_uses(*key, self.stack)) for key in keys}
         return {key: found for key, found in members.items() if found is not None}
+
+    def _learning(self, rule: str) -> tuple[list[int], list[Network], str, int, str] | None:
+        """The replicas whose priors are learned by a rule, as their learners want them."""
+        members = self._indices(lambda method: method.rule == rule)
+        if not members:
+            return None
+        (layers,) = {self.methods[i].layers for i in members}
+        device, dtype = self.data.x.device, self.data.x.dtype
+        networks = [Network(self.stack.architecture, 0).to(device, dtype) for _ in members]
+        for i, network in zip(members, networks, strict=True):
+            load(network, self.stack.parameters, i)
+        return members, networks, layers, self.config.n, self.data.task
 
     def _indices(self, condition: Callable[[Method], bool]) -> list[int]:
         return [i for i, method in enumerate(self.methods) if condition(method)]
@@ -285,6 +382,11 @@ class Trainer:
             for name, parameter in self.stack.parameters.items():
                 own = parameter[self._decayed]
                 grads[name][self._decayed] += decay.view(-1, *[1] * (own.ndim - 1)) * own
+        if self._peers is not None:
+            for j, (name, parameter) in enumerate(self.stack.parameters.items()):
+                own = parameter[self._peers.members]
+                decay = self._decays[:, j].view(-1, *[1] * (own.ndim - 1))
+                grads[name][self._peers.members] += decay * own
         for key, prior in self.priors.items():
             members, name = self._regularized[key], f"{key[1]}.weight"
             product = prior.product(self.stack.matrix(key[1])[members])
@@ -341,9 +443,13 @@ def products(precision: str) -> Iterator[torch.dtype]:
 
 
 def stacks(replicas: Sequence[Replica]) -> list[list[Replica]]:
-    """What can share a stack, with batch normalisation or without; methods in their own order."""
+    """What can share a stack; methods in their own order.
+
+    Not with and without batch normalisation, nor with and without early stopping.
+    """
     rank = {name: i for i, name in enumerate(METHODS)}
-    groups: dict[bool, list[Replica]] = defaultdict(list)
-    for replica in sorted(replicas, key=lambda r: (rank[r.method], r.seed)):
-        groups[METHODS[replica.method].batch_norm].append(replica)
+    groups: dict[tuple[bool, bool], list[Replica]] = defaultdict(list)
+    for replica in sorted(replicas, key=lambda r: (rank[r.method], r.seed, r.value or 0)):
+        method = METHODS[replica.method]
+        groups[method.batch_norm, method.stop_early].append(replica)
     return list(groups.values())

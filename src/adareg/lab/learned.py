@@ -1,0 +1,116 @@
+"""Priors that are learned from a posterior, in a stack: each replica keeps a network of its own.
+
+At an update, which is rare, a replica's weights are copied into its network, the library (or the
+peer) does there what it would do for a network trained alone, and the stack takes over the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+import adareg
+from adareg.core.precision import Precision
+from adareg.core.prior import MatrixNormal
+from adareg.lab.models import Network
+from adareg.lab.peer import MarginalLikelihood
+
+#: Training samples, of the latest epoch's first ones, from which an update estimates curvature.
+SAMPLES = 256
+
+#: Inputs and targets for one replica's update.
+Batch = Callable[[int], tuple[Tensor, Tensor]]
+
+
+def regularizer(network: Network, layers: str, n: int, task: str) -> adareg.AdaReg:
+    """The library's evidence rule on a network."""
+    return adareg.AdaReg(network, layers, rule="evidence", n_samples=n, likelihood=task)
+
+
+def update(reg: adareg.AdaReg, x: Tensor, y: Tensor) -> None:
+    """Its update; targets are for the noise of a regression."""
+    reg.update(x, y) if y.is_floating_point() else reg.update(x)
+
+
+class Evidence:
+    """AdaReg's evidence rule for some replicas.
+
+    Args:
+        members: their places in the stack.
+        networks: one for each, to work on.
+        layers: which layers.
+        n: training samples.
+        task: "classification" or "regression".
+    """
+
+    def __init__(
+        self, members: Sequence[int], networks: Sequence[Network], layers: str, n: int, task: str
+    ) -> None:
+        self.members, self._networks = members, networks
+        self._regularizers = [regularizer(network, layers, n, task) for network in networks]
+
+    def update(self, weights: dict[str, Tensor], batch: Batch) -> None:
+        """New priors for all members whose weights are finite."""
+        for i, network, reg in zip(self.members, self._networks, self._regularizers, strict=True):
+            if load(network, weights, i):
+                update(reg, *batch(i))
+
+    @property
+    def strengths(self) -> list[float]:
+        """λ of each member."""
+        return [reg.strength for reg in self._regularizers]
+
+    @property
+    def noises(self) -> list[float]:
+        """σ² of each member."""
+        return [float(reg.noise.mean()) for reg in self._regularizers]
+
+    def priors(self) -> dict[str, MatrixNormal]:
+        """The priors of all members, stacked, by layer."""
+        each = [reg.priors for reg in self._regularizers]
+        return {layer: _stacked([priors[layer] for priors in each]) for layer in each[0]}
+
+
+class Peers:
+    """The peer's prior for some replicas; arguments as for :class:`Evidence`."""
+
+    def __init__(
+        self, members: Sequence[int], networks: Sequence[Network], layers: str, n: int, task: str
+    ) -> None:
+        assert layers == "all"
+        self.members, self._networks = members, networks
+        self._learners = [MarginalLikelihood(network, n, task) for network in networks]
+        self.scores = [math.inf] * len(members)
+
+    def update(self, weights: dict[str, Tensor], batch: Batch) -> None:
+        """New precisions for all members whose weights are finite."""
+        for at, (i, network) in enumerate(zip(self.members, self._networks, strict=True)):
+            found = load(network, weights, i)
+            self.scores[at] = self._learners[at].update(*batch(i)) if found else math.inf
+
+    @property
+    def noises(self) -> list[float]:
+        """σ² of each member."""
+        return [learner.noise for learner in self._learners]
+
+    def decays(self) -> Tensor:  # (members, parameters)
+        """What each member's parameter tensors are multiplied by in the loss's gradient."""
+        return torch.stack([learner.decay for learner in self._learners])
+
+
+@torch.no_grad()
+def load(network: Network, weights: dict[str, Tensor], i: int) -> bool:
+    """Copy a replica's weights; whether they are finite."""
+    for name, parameter in network.named_parameters():
+        parameter.copy_(weights[name][i])
+    return all(bool(parameter.isfinite().all()) for parameter in network.parameters())
+
+
+def _stacked(priors: Sequence[MatrixNormal]) -> MatrixNormal:
+    return MatrixNormal(
+        Precision.stack([prior.row for prior in priors]),
+        Precision.stack([prior.col for prior in priors]),
+    )

@@ -1,0 +1,78 @@
+"""Tuning by trials: many values at once, judged on a held-out fifth of a network's own samples."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+from adareg.lab import random
+from adareg.lab.config import Config
+from adareg.lab.engine import Replica
+from adareg.lab.methods import METHODS
+from adareg.lab.random import Purpose
+
+
+class Choice(NamedTuple):
+    """What tuning found for a method and a seed."""
+
+    value: float
+    loss: float  # of the validation samples, at that value
+    trials: list[list[float]]  # [value, loss] of each
+
+
+#: By the method whose trials they were, and the seed.
+Choices = Mapping[tuple[str, int], Choice]
+
+
+def trials(config: Config, replicas: Iterable[Replica]) -> list[Replica]:
+    """The networks to train on four fifths of the samples, for those that have something to tune.
+
+    A seed's values are drawn one from each of as many equal parts of the space as there are
+    trials. Every method that tunes the same number tries the same values.
+    """
+    made: dict[Replica, None] = {}
+    for replica in replicas:
+        space = METHODS[replica.method].tunes
+        if space is not None:
+            draws = random.uniform(
+                torch.tensor([replica.seed]), Purpose.TRIAL, torch.tensor(0), (config.trials,)
+            )
+            for i, draw in enumerate(draws[0].tolist()):
+                value = space.at((i + draw) / config.trials)
+                made[Replica(judge(replica.method), replica.seed, value)] = None
+    return list(made)
+
+
+def judge(method: str) -> str:
+    """The method whose trials decide for a method."""
+    return METHODS[method].tuned_as or method
+
+
+def choose(replicas: Sequence[Replica], losses: Sequence[float]) -> Choices:
+    """The value with the lowest validation loss, for each method and seed of some trials."""
+    found: dict[tuple[str, int], list[list[float]]] = defaultdict(list)
+    for replica, loss in zip(replicas, losses, strict=True):
+        assert replica.value is not None
+        found[replica.method, replica.seed].append([replica.value, loss])
+    return {key: Choice(*min(tried, key=_by_loss), tried) for key, tried in found.items()}
+
+
+def _by_loss(trial: Sequence[float]) -> float:
+    return trial[1] if math.isfinite(trial[1]) else math.inf
+
+
+def trainings(config: Config, method: str) -> int:
+    """How many networks are trained to get one of a method."""
+    return 1 + (config.trials if METHODS[method].tunes is not None else 0)
+
+
+def samples(config: Config, method: str) -> int:
+    """How many samples are seen, with repetition, to get one network of a method."""
+    fewer = config.without_held_out()
+    whole, part = (c.n * c.blocks * c.epochs for c in (config, fewer))
+    last = part if METHODS[method].stop_early else whole
+    return last + (trainings(config, method) - 1) * part
