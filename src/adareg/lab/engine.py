@@ -17,7 +17,7 @@ from adareg.lab import random
 from adareg.lab.best import Best
 from adareg.lab.config import Config
 from adareg.lab.data import Dataset
-from adareg.lab.learned import SAMPLES, Evidence, Peers, load
+from adareg.lab.learned import Evidence, Peers, load
 from adareg.lab.methods import METHODS, Method, decov
 from adareg.lab.models import Architecture, Network
 from adareg.lab.random import Purpose
@@ -125,7 +125,6 @@ class Trainer:
         self._subsets = {seed: own[: config.n] for seed, own in chosen.items()}
         self.subset = self._share(self._subsets)
         self.held_out = self._share({seed: own[config.n :] for seed, own in chosen.items()})
-        self._order = self.subset
         self.step = torch.zeros((), dtype=torch.int64, device=device)
         self.optimizer = torch.optim.Adam(
             self.stack.parameters.values(),
@@ -148,11 +147,15 @@ class Trainer:
         by_evidence, by_peer = map(self._learning, ("evidence", "marginal-likelihood"))
         self._evidence = Evidence(*by_evidence) if by_evidence else None
         self._peers = Peers(*by_peer) if by_peer else None
-        self._take_over()
+        if self._peers is not None:
+            self._decays = self._peers.decays().to(dtype)
         self.best = Best({**self.stack.parameters, **self.stack.buffers}, len(replicas))
         self.train_loss = torch.zeros(len(replicas), dtype=dtype, device=device)
         self._graphs: dict[int, tuple[Tensor, torch.cuda.CUDAGraph]] = {}
         self._seen: dict[int, int] = defaultdict(int)
+        self._steps_done = 0
+        if self._evidence is not None:
+            self._take_over_evidence(self._evidence)
 
     def run(self) -> Iterator[tuple[int, Tensor]]:
         """All blocks of epochs, an update after each block (Alg. 1).
@@ -173,12 +176,14 @@ class Trainer:
     def epoch(self, epoch: int) -> Tensor:
         """One pass over the training samples; each replica's mean training loss, (R,)."""
         n, batch = self.config.n, self.config.batch
-        self._order = self._share(
-            {s: own[random.order(n, s, epoch)] for s, own in self._subsets.items()}
-        )
+        ordered = {s: own[random.order(n, s, epoch)] for s, own in self._subsets.items()}
         self.train_loss.zero_()
-        for samples in self._order.split(batch, dim=1):
+        for samples in self._share(ordered).split(batch, dim=1):
             self._run(samples.contiguous())
+            self._steps_done += 1
+            if self._evidence is not None and self._evidence.is_due(self._steps_done):
+                self._evidence.update(self.stack.parameters, self._samples)
+                self._take_over_evidence(self._evidence)
         self.progress(n * len(self.replicas))
         return self.train_loss / n
 
@@ -196,32 +201,33 @@ class Trainer:
             W = torch.where(W.isfinite().all(-1).all(-1)[:, None, None], W, 0)
             solved = solve_all({layer: W}, {layer: prior}, rule, self.config.bounds)
             self.priors[rule, layer] = solved[layer]
-        for learner in (self._evidence, self._peers):
-            if learner is not None:
-                learner.update(self.stack.parameters, self._update_batch)
-        self._take_over()
         if self._peers is not None:
+            self._peers.update(self.stack.parameters, self._samples)
+            self._decays.copy_(self._peers.decays())
             scores = torch.full_like(self.best.scores, torch.inf)
             scores[self._peers.members] = scores.new_tensor(self._peers.scores)
             self.best.offer(scores)
+        self._forget_recordings()
+
+    def _samples(self, i: int) -> tuple[Tensor, Tensor]:
+        """What a replica is trained on, as its own network takes it."""
+        x, y = self.data.x[self.subset[i]], self.data.y[self.subset[i]]
+        return (x.permute(0, 3, 1, 2) if x.ndim == 4 else x), y
+
+    def _take_over_evidence(self, learner: Evidence) -> None:
+        """Give the stack what was found, in place where it has the shape of what was there."""
+        self._strength[learner.members] = self._strength.new_tensor(learner.strengths)
+        for layer, prior in learner.priors().items():
+            old = self.priors["evidence", layer]
+            if old.row.basis.shape == prior.row.basis.shape:
+                old.copy_(prior)
+            else:
+                self.priors["evidence", layer] = prior
+                self._forget_recordings()
+
+    def _forget_recordings(self) -> None:
         self._graphs.clear()
         self._seen.clear()
-
-    def _update_batch(self, i: int) -> tuple[Tensor, Tensor]:
-        """What a replica learns its prior from, as its own network takes it."""
-        chosen = self._order[i, :SAMPLES]
-        x = self.data.x[chosen]
-        return (x.permute(0, 3, 1, 2) if x.ndim == 4 else x), self.data.y[chosen]
-
-    def _take_over(self) -> None:
-        """Give the stack what learners have found."""
-        if self._evidence is not None:
-            for layer, prior in self._evidence.priors().items():
-                self.priors["evidence", layer] = prior
-            strengths = self._strength.new_tensor(self._evidence.strengths)
-            self._strength[self._evidence.members] = strengths
-        if self._peers is not None:
-            self._decays = self._peers.decays().to(self._strength.dtype)
 
     def validation_loss(self) -> Tensor:  # (R,), float64
         """Mean loss on the held-out samples."""

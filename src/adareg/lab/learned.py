@@ -17,26 +17,14 @@ from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
 from adareg.lab.models import Network
 from adareg.lab.peer import MarginalLikelihood
+from adareg.nn.evidence import Evidence as Clock
 
-#: Training samples, of the latest epoch's first ones, from which an update estimates curvature.
-SAMPLES = 256
-
-#: Inputs and targets for one replica's update.
-Batch = Callable[[int], tuple[Tensor, Tensor]]
-
-
-def regularizer(network: Network, layers: str, n: int, task: str) -> adareg.AdaReg:
-    """The library's evidence rule on a network."""
-    return adareg.AdaReg(network, layers, rule="evidence", n_samples=n, likelihood=task)
-
-
-def update(reg: adareg.AdaReg, x: Tensor, y: Tensor) -> None:
-    """Its update; targets are for the noise of a regression."""
-    reg.update(x, y) if y.is_floating_point() else reg.update(x)
+#: The training samples of a replica, inputs and targets.
+Samples = Callable[[int], tuple[Tensor, Tensor]]
 
 
 class Evidence:
-    """AdaReg's evidence rule for some replicas.
+    """AdaReg's evidence rule for some replicas, updated when the library would.
 
     Args:
         members: their places in the stack.
@@ -50,13 +38,21 @@ class Evidence:
         self, members: Sequence[int], networks: Sequence[Network], layers: str, n: int, task: str
     ) -> None:
         self.members, self._networks = members, networks
-        self._regularizers = [regularizer(network, layers, n, task) for network in networks]
+        self._regularizers = [
+            adareg.AdaReg(network, layers, rule="evidence", n_samples=n, likelihood=task)
+            for network in networks
+        ]
+        self._clock = Clock(n, task)
 
-    def update(self, weights: dict[str, Tensor], batch: Batch) -> None:
+    def is_due(self, step: int) -> bool:
+        """Whether this many steps are followed by an update."""
+        return self._clock.is_due(step, None)
+
+    def update(self, weights: dict[str, Tensor], samples: Samples) -> None:
         """New priors for all members whose weights are finite."""
         for i, network, reg in zip(self.members, self._networks, self._regularizers, strict=True):
             if load(network, weights, i):
-                update(reg, *batch(i))
+                reg.update(*samples(i))
 
     @property
     def strengths(self) -> list[float]:
@@ -66,7 +62,7 @@ class Evidence:
     @property
     def noises(self) -> list[float]:
         """σ² of each member."""
-        return [float(reg.noise.mean()) for reg in self._regularizers]
+        return [reg.metrics().get("noise", 1.0) for reg in self._regularizers]
 
     def priors(self) -> dict[str, MatrixNormal]:
         """The priors of all members, stacked, by layer."""
@@ -85,11 +81,11 @@ class Peers:
         self._learners = [MarginalLikelihood(network, n, task) for network in networks]
         self.scores = [math.inf] * len(members)
 
-    def update(self, weights: dict[str, Tensor], batch: Batch) -> None:
+    def update(self, weights: dict[str, Tensor], samples: Samples) -> None:
         """New precisions for all members whose weights are finite."""
         for at, (i, network) in enumerate(zip(self.members, self._networks, strict=True)):
             found = load(network, weights, i)
-            self.scores[at] = self._learners[at].update(*batch(i)) if found else math.inf
+            self.scores[at] = self._learners[at].update(*samples(i)) if found else math.inf
 
     @property
     def noises(self) -> list[float]:

@@ -22,6 +22,9 @@ from adareg.lab.models import Network
 
 STEPS, RATE = 10, 0.1
 
+#: Training samples from which the marginal likelihood is estimated, at most.
+SAMPLES = 256
+
 
 class MarginalLikelihood:
     """A Gaussian prior on a network without batch normalisation, and the noise of a regression.
@@ -63,8 +66,9 @@ class MarginalLikelihood:
             assert parameter.grad is not None
             parameter.grad.add_(parameter.detach(), alpha=decay)
 
+    @torch.enable_grad()
     def update(self, x: Tensor, y: Tensor) -> float:
-        """Ten steps on the marginal likelihood, estimated from some of the training samples.
+        """Ten steps on the marginal likelihood, estimated from the first of the samples.
 
         Returns:
             The negative log marginal likelihood; infinity if the weights are not finite, and then
@@ -72,7 +76,7 @@ class MarginalLikelihood:
         """
         if not all(bool(p.isfinite().all()) for p in self.network.parameters()):
             return math.inf
-        curvature, loss = curvatures(self.network, x, y, self.task)
+        curvature, loss = curvatures(self.network, x[:SAMPLES], y[:SAMPLES], self.task)
         sizes = [curvature[name].numel() for name in self._names]
         each = torch.cat([curvature[name].flatten() for name in self._names])
         owner = torch.arange(len(sizes), device=each.device).repeat_interleave(
@@ -84,7 +88,7 @@ class MarginalLikelihood:
             value = self._negative(each, owner, squares, loss)
             value.backward()  # type: ignore[no-untyped-call]
             self._optimizer.step()
-        return float(value)
+        return value.item()
 
     def _parameters(self) -> list[nn.Parameter]:
         return list(self.network.parameters())

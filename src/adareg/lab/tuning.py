@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -52,13 +53,30 @@ def judge(method: str) -> str:
     return METHODS[method].tuned_as or method
 
 
-def choose(replicas: Sequence[Replica], losses: Sequence[float]) -> Choices:
+def choose(found: Iterable[tuple[Replica, float]]) -> Choices:
     """The value with the lowest validation loss, for each method and seed of some trials."""
-    found: dict[tuple[str, int], list[list[float]]] = defaultdict(list)
-    for replica, loss in zip(replicas, losses, strict=True):
+    tried: dict[tuple[str, int], list[list[float]]] = defaultdict(list)
+    for replica, loss in found:
         assert replica.value is not None
-        found[replica.method, replica.seed].append([replica.value, loss])
-    return {key: Choice(*min(tried, key=_by_loss), tried) for key, tried in found.items()}
+        tried[replica.method, replica.seed].append([replica.value, loss])
+    return {key: Choice(*min(each, key=_by_loss), each) for key, each in tried.items()}
+
+
+def find(replica: Replica, choices: Choices) -> Choice | None:
+    """What was chosen for a network; None if it has nothing to tune."""
+    return choices.get((judge(replica.method), replica.seed))
+
+
+def chosen(replica: Replica, choices: Choices) -> Replica:
+    """The network with what was chosen for it."""
+    choice = find(replica, choices) if METHODS[replica.method].tunes else None
+    return replica if choice is None else replace(replica, value=choice.value)
+
+
+def tried(replica: Replica, choices: Choices) -> list[list[float]]:
+    """Value and validation loss of each trial that decided for a network."""
+    choice = find(replica, choices)
+    return [] if choice is None else choice.trials
 
 
 def _by_loss(trial: Sequence[float]) -> float:
