@@ -22,7 +22,7 @@ from adareg.lab import terminal
 from adareg.lab.claims import Records, judge
 from adareg.lab.claims import show as verdicts
 from adareg.lab.data import show
-from adareg.lab.experiments import SCALES, find
+from adareg.lab.experiments import SCALES, find_all
 from adareg.lab.records import Store
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -135,7 +135,7 @@ def _reproduce(
             raise ValueError(f"--set {key!r}: expected KEY=VALUE")
     sources, store = lab.Sources(directory), Store(out)
     jobs, finished = lab.plan(
-        [find(name) for name in dict.fromkeys(names)],
+        find_all(names),
         scale,
         sources,
         store,

@@ -25,8 +25,8 @@ from adareg.lab.models import ARCHITECTURES, Network
 from adareg.lab.peer import MarginalLikelihood
 from adareg.nn.evidence import Evidence as Clock
 
-#: How often a part is timed: steps after some others, and every so many turns what is rare.
-_WARM_UP, _TURNS, _RARE = 4, 25, 7
+#: Steps that are timed, at most and not counting the first ones; what is rare has every so many.
+_STEPS, _WARM_UP, _RARE = 25, 4, 7
 
 
 def train(
@@ -60,14 +60,14 @@ def seconds(replicas: Sequence[Replica], config: Config, x: Tensor, y: Tensor) -
     """
     parts = [_parts(Training(replica, config, x, y)) for replica in replicas]
     times: list[list[list[float]]] = [[[] for _ in own] for own in parts]
-    for turn in range(_WARM_UP + _TURNS):
+    for turn in range(_WARM_UP + min(_STEPS, config.blocks * config.epochs)):
         for own, seen in zip(parts, times, strict=True):
             for (_, part, rare), past in zip(own, seen, strict=True):
                 if turn % (_RARE if rare else 1) == 0:
                     past.append(_time(part, x.device))
     return [
         sum(
-            count * median(past[1 if rare else _WARM_UP :])
+            count * median((past[1:] or past) if rare else past[_WARM_UP:])
             for (count, _, rare), past in zip(own, seen, strict=True)
         )
         for own, seen in zip(parts, times, strict=True)
@@ -207,9 +207,7 @@ class Training:
             yield epoch, self._load(batches, first)
             first += len(batches)
 
-    def _load(
-        self, batches: tuple[Tensor, ...], first: int
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def _load(self, batches: tuple[Tensor, ...], first: int) -> Iterator[tuple[Tensor, Tensor]]:
         x, y = self._x, self._y
         if not self.config.augment:
             yield from ((x[batch], y[batch]) for batch in batches)

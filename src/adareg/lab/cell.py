@@ -183,7 +183,7 @@ def _train(
     replicas: Sequence[Replica],
     progress: Progress,
 ) -> list[Outcome]:
-    """All blocks of epochs; a cell with trials, which may have thousands, keeps every block's last."""
+    """All blocks of epochs; cells with trials may have thousands, and keep each block's last."""
     trainer = Trainer(replicas, ARCHITECTURES[config.data], config, data, progress)
     losses: list[Tensor] = []
     curves: list[dict[str, Tensor]] = []

@@ -17,7 +17,7 @@ from adareg.lab import random
 from adareg.lab.best import Best
 from adareg.lab.config import Config
 from adareg.lab.data import Dataset
-from adareg.lab.learned import Evidence, Peers, load
+from adareg.lab.learned import Evidence, Peers, load, workshop
 from adareg.lab.methods import METHODS, Method, decov
 from adareg.lab.models import Architecture, Network
 from adareg.lab.random import Purpose
@@ -148,7 +148,7 @@ class Trainer:
         self._evidence = Evidence(*by_evidence) if by_evidence else None
         self._peers = Peers(*by_peer) if by_peer else None
         if self._peers is not None:
-            self._decays = self._peers.decays().to(dtype)
+            self._decays = self._peers.decays().to(device, dtype)
         self.best = Best({**self.stack.parameters, **self.stack.buffers}, len(replicas))
         self.train_loss = torch.zeros(len(replicas), dtype=dtype, device=device)
         self._graphs: dict[int, tuple[Tensor, torch.cuda.CUDAGraph]] = {}
@@ -217,7 +217,8 @@ class Trainer:
     def _take_over_evidence(self, learner: Evidence) -> None:
         """Give the stack what was found, in place where it has the shape of what was there."""
         self._strength[learner.members] = self._strength.new_tensor(learner.strengths)
-        for layer, prior in learner.priors().items():
+        for layer, found in learner.priors().items():
+            prior = found.to(self.data.x.device)
             old = self.priors["evidence", layer]
             if old.row.basis.shape == prior.row.basis.shape:
                 old.copy_(prior)
@@ -291,8 +292,9 @@ class Trainer:
         if not members:
             return None
         (layers,) = {self.methods[i].layers for i in members}
-        device, dtype = self.data.x.device, self.data.x.dtype
-        networks = [Network(self.stack.architecture, 0).to(device, dtype) for _ in members]
+        architecture, like = self.stack.architecture, self.data.x
+        where = workshop(architecture, like.device)
+        networks = [Network(architecture, 0).to(where, like.dtype) for _ in members]
         for i, network in zip(members, networks, strict=True):
             load(network, self.stack.parameters, i)
         return members, networks, layers, self.config.n, self.data.task

@@ -15,12 +15,20 @@ from torch import Tensor
 import adareg
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
-from adareg.lab.models import Network
+from adareg.lab.models import Architecture, Network
 from adareg.lab.peer import MarginalLikelihood
 from adareg.nn.evidence import Evidence as Clock
 
 #: The training samples of a replica, inputs and targets.
 Samples = Callable[[int], tuple[Tensor, Tensor]]
+
+
+def workshop(architecture: Architecture, device: torch.device) -> torch.device:
+    """Where updates are made: a CPU is many times faster than a GPU at decomposing small matrices.
+
+    Convolutions of hundreds of images are another matter.
+    """
+    return device if architecture.channels else torch.device("cpu")
 
 
 class Evidence:
@@ -50,9 +58,10 @@ class Evidence:
 
     def update(self, weights: dict[str, Tensor], samples: Samples) -> None:
         """New priors for all members whose weights are finite."""
-        for i, network, reg in zip(self.members, self._networks, self._regularizers, strict=True):
-            if load(network, weights, i):
-                reg.update(*samples(i))
+        own = _taken(weights, self.members, self._networks[0])
+        for at, (network, reg) in enumerate(zip(self._networks, self._regularizers, strict=True)):
+            if load(network, own, at):
+                reg.update(*_moved(samples(self.members[at]), network))
 
     @property
     def strengths(self) -> list[float]:
@@ -83,9 +92,10 @@ class Peers:
 
     def update(self, weights: dict[str, Tensor], samples: Samples) -> None:
         """New precisions for all members whose weights are finite."""
-        for at, (i, network) in enumerate(zip(self.members, self._networks, strict=True)):
-            found = load(network, weights, i)
-            self.scores[at] = self._learners[at].update(*samples(i)) if found else math.inf
+        own = _taken(weights, self.members, self._networks[0])
+        for at, (network, learner) in enumerate(zip(self._networks, self._learners, strict=True)):
+            load(network, own, at)
+            self.scores[at] = learner.update(*_moved(samples(self.members[at]), network))
 
     @property
     def noises(self) -> list[float]:
@@ -95,6 +105,17 @@ class Peers:
     def decays(self) -> Tensor:  # (members, parameters)
         """What each member's parameter tensors are multiplied by in the loss's gradient."""
         return torch.stack([learner.decay for learner in self._learners])
+
+
+def _taken(weights: dict[str, Tensor], members: Sequence[int], like: Network) -> dict[str, Tensor]:
+    """The weights of all members, where their networks are."""
+    device = next(like.parameters()).device
+    return {name: each.detach()[members].to(device) for name, each in weights.items()}
+
+
+def _moved(samples: tuple[Tensor, Tensor], like: Network) -> tuple[Tensor, Tensor]:
+    device = next(like.parameters()).device
+    return samples[0].to(device), samples[1].to(device)
 
 
 @torch.no_grad()

@@ -105,7 +105,9 @@ class MarginalLikelihood:
         return likelihood + 0.5 * (precision @ squares) + 0.5 * spread
 
 
-def curvatures(network: Network, x: Tensor, y: Tensor, task: str) -> tuple[dict[str, Tensor], Tensor]:
+def curvatures(
+    network: Network, x: Tensor, y: Tensor, task: str
+) -> tuple[dict[str, Tensor], Tensor]:
     """Eigenvalues of each parameter's Kronecker-factored Gauss-Newton matrix of one sample.
 
     With a layer's inputs of second moment A (a convolution sums over its positions) and G that of
@@ -162,9 +164,7 @@ def _rows(layer: nn.Module, inputs: Tensor, grad: Tensor) -> tuple[Tensor, Tenso
 
 
 @contextmanager
-def _hooked(
-    layers: dict[str, nn.Module], seen: dict[str, tuple[Tensor, Tensor]]
-) -> Iterator[None]:
+def _hooked(layers: dict[str, nn.Module], seen: dict[str, tuple[Tensor, Tensor]]) -> Iterator[None]:
     def remember(name: str) -> Any:
         return lambda module, args, output: seen.update({name: (args[0], output)})
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 
 import adareg
-from adareg.lab import cell, data, records
+from adareg.lab import cell, data, records, tuning
 from adareg.lab.config import Config
 from adareg.lab.data import Dataset
 from adareg.lab.engine import Replica, stacks
@@ -36,15 +36,10 @@ class Job:
     replicas: tuple[Replica, ...]
 
     @property
-    def samples(self) -> int:
-        """How many samples each of its networks sees."""
-        return self.config.n * self.config.blocks * self.config.epochs
-
-    @property
     def work(self) -> int:
         """Multiply-adds of all forward passes, to weigh jobs against each other."""
         per_sample = ARCHITECTURES[self.config.data].multiply_adds
-        return self.samples * len(self.replicas) * per_sample
+        return tuning.samples_of_all(self.config, self.replicas) * per_sample
 
     @property
     def title(self) -> str:
@@ -150,9 +145,10 @@ def run(
     for job in jobs:
         reporter.start(job)
         made = _copies(job, store, sources[job.config.data])
-        reporter.advance(job, len(made) * job.samples)
         there = {(record["method"], record["seed"]) for record in made}
         left = tuple(r for r in job.replicas if (r.method, r.seed) not in there)
+        copied = [replica for replica in job.replicas if replica not in left]
+        reporter.advance(job, tuning.samples_of_all(job.config, copied))
         if left:
             rest = replace(job, replicas=left)
             made += train(rest, sources[job.config.data], device, reporter)

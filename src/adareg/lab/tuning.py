@@ -38,7 +38,7 @@ def trials(config: Config, replicas: Iterable[Replica]) -> list[Replica]:
     made: dict[Replica, None] = {}
     for replica in replicas:
         space = METHODS[replica.method].tunes
-        if space is not None:
+        if space is not None and config.trials:
             draws = random.uniform(
                 torch.tensor([replica.seed]), Purpose.TRIAL, torch.tensor(0), (config.trials,)
             )
@@ -59,7 +59,12 @@ def choose(found: Iterable[tuple[Replica, float]]) -> Choices:
     for replica, loss in found:
         assert replica.value is not None
         tried[replica.method, replica.seed].append([replica.value, loss])
-    return {key: Choice(*min(each, key=_by_loss), each) for key, each in tried.items()}
+    return {key: _best(each) for key, each in tried.items()}
+
+
+def _best(tried: list[list[float]]) -> Choice:
+    value, loss = min(tried, key=_by_loss)
+    return Choice(value, loss, tried)
 
 
 def find(replica: Replica, choices: Choices) -> Choice | None:
@@ -90,7 +95,20 @@ def trainings(config: Config, method: str) -> int:
 
 def samples(config: Config, method: str) -> int:
     """How many samples are seen, with repetition, to get one network of a method."""
-    fewer = config.without_held_out()
-    whole, part = (c.n * c.blocks * c.epochs for c in (config, fewer))
-    last = part if METHODS[method].stop_early else whole
-    return last + (trainings(config, method) - 1) * part
+    tried = (trainings(config, method) - 1) * _seen(config.without_held_out())
+    return tried + _last(config, method)
+
+
+def samples_of_all(config: Config, replicas: Sequence[Replica]) -> int:
+    """How many are seen to get several networks, of which some may share their trials."""
+    tried = len(trials(config, replicas)) * _seen(config.without_held_out())
+    return tried + sum(_last(config, replica.method) for replica in replicas)
+
+
+def _last(config: Config, method: str) -> int:
+    """What the network itself sees, after tuning."""
+    return _seen(config.without_held_out() if METHODS[method].stop_early else config)
+
+
+def _seen(config: Config) -> int:
+    return config.n * config.blocks * config.epochs
