@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -75,7 +75,8 @@ class Method:
         if value is None:
             return self
         assert self.tunes is not None
-        return replace(self, **{self.tunes.field: value})
+        change: dict[str, Any] = {self.tunes.field: value}
+        return replace(self, **change)
 
     def strengths(self, config: Config) -> Strengths:
         """How much of each ingredient a network of this method gets in a cell; 0 for none."""

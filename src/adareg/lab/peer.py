@@ -10,7 +10,7 @@ and at the end the weights with the best marginal likelihood.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -86,7 +86,7 @@ class MarginalLikelihood:
         for _ in range(STEPS):
             self._optimizer.zero_grad()
             value = self._negative(each, owner, squares, loss)
-            value.backward()  # type: ignore[no-untyped-call]
+            value.backward()
             self._optimizer.step()
         return value.item()
 
@@ -164,7 +164,7 @@ def _rows(layer: nn.Module, inputs: Tensor, grad: Tensor) -> tuple[Tensor, Tenso
 
 
 @contextmanager
-def _hooked(layers: dict[str, nn.Module], seen: dict[str, tuple[Tensor, Tensor]]) -> Iterator[None]:
+def _hooked(layers: Mapping[str, nn.Module], seen: dict[str, tuple[Tensor, Tensor]]) -> Iterator[None]:
     def remember(name: str) -> Any:
         return lambda module, args, output: seen.update({name: (args[0], output)})
 
