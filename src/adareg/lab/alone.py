@@ -10,6 +10,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from statistics import median
 
 import torch
@@ -81,7 +82,7 @@ def _parts(training: Training) -> list[tuple[int, Callable[[], None], bool]]:
     epochs = config.blocks * config.epochs
     steps = epochs * math.ceil(config.n / config.batch)
     parts: list[tuple[int, Callable[[], None], bool]] = [
-        (steps, lambda: training.step(*batch), False)
+        (steps, partial(training.step, *batch), False)
     ]
     if training.method.rule == "evidence":
         clock = Clock(config.n, training.task)

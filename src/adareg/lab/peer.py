@@ -164,7 +164,9 @@ def _rows(layer: nn.Module, inputs: Tensor, grad: Tensor) -> tuple[Tensor, Tenso
 
 
 @contextmanager
-def _hooked(layers: Mapping[str, nn.Module], seen: dict[str, tuple[Tensor, Tensor]]) -> Iterator[None]:
+def _hooked(
+    layers: Mapping[str, nn.Module], seen: dict[str, tuple[Tensor, Tensor]]
+) -> Iterator[None]:
     def remember(name: str) -> Any:
         return lambda module, args, output: seen.update({name: (args[0], output)})
 

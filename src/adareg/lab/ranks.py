@@ -46,7 +46,9 @@ def groups(average: Mapping[str, float], difference: float) -> list[tuple[str, .
     found: list[tuple[str, ...]] = []
     reached = 0
     for i, first in enumerate(names):
-        end = max(j for j in range(i, len(names)) if average[names[j]] - average[first] <= difference)
+        end = max(
+            j for j in range(i, len(names)) if average[names[j]] - average[first] <= difference
+        )
         if end > max(i, reached):
             found.append(tuple(names[i : end + 1]))
         reached = max(reached, end)

@@ -35,8 +35,8 @@ COMMAND = "adareg reproduce smalldata --scale paper"
 def quality(record: Record) -> float:
     """Accuracy or explained variance in points; 0 for a network that diverged."""
     metrics: Mapping[str, Any] = record["metrics"]
-    value = metrics.get("test_accuracy", metrics.get("test_explained_variance"))
-    return 0.0 if value is None or metrics.get("diverged") else 100 * float(value)
+    name = "test_accuracy" if "test_accuracy" in metrics else "test_explained_variance"
+    return 0.0 if metrics[name] is None or metrics["diverged"] else 100 * float(metrics[name])
 
 
 def cost(record: Record) -> float:
@@ -48,7 +48,12 @@ def cells(records: Records, *methods: str) -> list[Cell]:
     """The cells that have enough seeds of all of some methods, at the largest scale there is."""
     scale = records.scale(*EXPERIMENTS)
     found = [cell for name in EXPERIMENTS for cell in records.cells((name,), methods)]
-    return [c for c in found if c.scale == scale and c.seeds(methods) >= MIN_SEEDS]
+    return [cell for cell in found if cell.scale == scale and _is_enough(cell, methods)]
+
+
+def _is_enough(cell: Cell, methods: Sequence[str]) -> bool:
+    seeds = [cell.values(method, quality).keys() for method in methods]
+    return len(set.intersection(*map(set, seeds))) >= MIN_SEEDS
 
 
 def differences(cell: Cell, method: str, other: str) -> dict[int, float]:
@@ -188,7 +193,12 @@ def cheap(records: Records) -> Judgement:
     geometric means over cells. ``partly`` if one of both holds.
     """
     tuned = [m for m in ("weight-decay", "dropout", "decov", "adareg") if METHODS[m].tunes]
-    found = cells(records, "evidence", "none", *tuned)
+    methods = ("evidence", "none", *tuned)
+    found = [
+        cell
+        for cell in cells(records, *methods)
+        if all(any(c > 0 for c in cell.values(m, cost).values()) for m in methods)
+    ]
     if not found:
         return _without()
     below = {name: _ratio(found, name, "evidence") for name in tuned}
@@ -209,7 +219,9 @@ def _ratio(found: Sequence[Cell], method: str, other: str) -> Effect:
     """How many times the cost of another method: geometric mean, smallest and largest cell."""
     ratios = []
     for cell in found:
-        one, two = (fmean(cell.values(name, cost).values()) for name in (method, other))
+        one, two = (
+            fmean(c for c in cell.values(name, cost).values() if c > 0) for name in (method, other)
+        )
         ratios.append(one / two)
     mean = math.exp(fmean(map(math.log, ratios)))
     what = f"cost of {_name(method)} over {_name(other)} (geometric mean, least, most)"
