@@ -37,7 +37,7 @@ def test_ranks_share_ties_and_put_nan_last():
 
 
 def test_friedman_is_scipys():
-    scores = np.random.default_rng(0).normal(size=(9, 4)) + [0, 0, 0.5, 1]
+    scores = np.random.default_rng(0).normal(size=(9, 4)) + np.array([0, 0, 0.5, 1])
     expected = stats.friedmanchisquare(*scores.T).pvalue
     assert ranks.friedman(scores) == pytest.approx(expected, rel=1e-12)
 

@@ -112,7 +112,7 @@ def draw_diagrams(studies: Studies) -> Drawing | None:
         if each.shape[1] < 2:
             return None
         difference = ranks.critical_difference(each.shape[1], len(each))
-        average = each.mean().to_dict()
+        average = {str(m): float(rank) for m, rank in each.mean().items()}
         draw = partial(draw_ranks, average=average, difference=difference)
         panels.append(Panel(name, draw))
         tables.append(_rank_table(each, rows, measure))
@@ -144,11 +144,9 @@ def _rank_table(each: pd.DataFrame, rows: pd.DataFrame, measure: str) -> Table:
     ]
     lines.append([Cell("all", "~"), *(number(rank, 2) for rank in each.mean())])
     if "evidence" in table and len(table) > 1:
-        scores = {m: (table[m] * (1 if more else -1)).to_list() for m in table}
-        p = ranks.wilcoxon_holm(scores, "evidence")
-        lines.append(
-            [Cell("p against evidence", "~~"), *(number(p.get(m, np.nan), 3) for m in table)]
-        )
+        scores = {str(m): (table[m] * (1 if more else -1)).to_list() for m in table}
+        p = {**ranks.wilcoxon_holm(scores, "evidence"), "evidence": np.nan}
+        lines.append([Cell("p against evidence", "~~"), *(number(p[m], 3) for m in scores)])
     caption = (
         f"Average ranks by {name}. The last row: Wilcoxon's signed-rank test over all cells "
         "against evidence, with Holm's correction"
