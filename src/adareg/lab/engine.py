@@ -147,6 +147,7 @@ class Trainer:
         by_evidence, by_peer = map(self._learning, ("evidence", "marginal-likelihood"))
         self._evidence = Evidence(*by_evidence) if by_evidence else None
         self._peers = Peers(*by_peer) if by_peer else None
+        self._by_peer = self._members(lambda method: method.rule == "marginal-likelihood")
         if self._peers is not None:
             self._decays = self._peers.decays().to(device, dtype)
         self.best = Best({**self.stack.parameters, **self.stack.buffers}, len(replicas))
@@ -386,20 +387,21 @@ class Trainer:
     def _regularize(self, grads: dict[str, Tensor]) -> None:
         """Add the gradients of weight decay and of AdaReg's penalty, each to its own replicas."""
         if self._decayed is not None:
-            decay = self._decay[self._decayed]
-            for name, parameter in self.stack.parameters.items():
-                own = parameter[self._decayed]
-                grads[name][self._decayed] += decay.view(-1, *[1] * (own.ndim - 1)) * own
-        if self._peers is not None:
-            for j, (name, parameter) in enumerate(self.stack.parameters.items()):
-                own = parameter[self._peers.members]
-                decay = self._decays[:, j].view(-1, *[1] * (own.ndim - 1))
-                grads[name][self._peers.members] += decay * own
+            self._add_decay(grads, self._decayed, self._decay[self._decayed, None])
+        if self._by_peer is not None:
+            self._add_decay(grads, self._by_peer, self._decays)
         for key, prior in self.priors.items():
             members, name = self._regularized[key], f"{key[1]}.weight"
             product = prior.product(self.stack.matrix(key[1])[members])
             added = 2 * self._strength[members, None, None] * product
             grads[name][members] += added.view_as(grads[name][members]).to(grads[name].dtype)
+
+    def _add_decay(self, grads: dict[str, Tensor], members: Members, decay: Tensor) -> None:
+        """``decay`` is (members, parameter tensors), or one for all tensors."""
+        each = decay.expand(-1, len(self.stack.parameters)).unbind(1)
+        for (name, parameter), rate in zip(self.stack.parameters.items(), each, strict=True):
+            own = parameter[members]
+            grads[name][members] += rate.view(-1, *[1] * (own.ndim - 1)) * own
 
 
 def _uses(rule: str, layer: str, stack: Stack) -> Callable[[Method], bool]:

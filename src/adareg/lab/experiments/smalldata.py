@@ -103,9 +103,7 @@ CONTESTS = (
     ),
     Contest(data="wine", what="growers of wine", sizes=(20, 40, 80), few=(20, 80)),
     Contest(data="breast-cancer", what="kinds of cells", sizes=(20, 40, 80, 300), few=(20, 80)),
-    Contest(
-        data="diabetes", what="a disease's progress", sizes=(20, 40, 80, 280), few=(40, 160)
-    ),
+    Contest(data="diabetes", what="a disease's progress", sizes=(20, 40, 80, 280), few=(40, 160)),
     Contest(
         data="sarcos",
         what="seven torques of a robot arm",
@@ -121,9 +119,13 @@ CONTESTS = (
         heavy=True,
     ),
     Contest(
-        data="cifar10", what="CIFAR-10 images", sizes=(100, 300, 1000), few=(100,), lr=1e-3,
+        data="cifar10",
+        what="CIFAR-10 images",
+        sizes=(100, 1000),
+        few=(100,),
+        lr=1e-3,
         heavy=True,
     ),
-)  # fmt: skip
+)
 
 EXPERIMENTS = tuple(contest.experiment for contest in CONTESTS)
