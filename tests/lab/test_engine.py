@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import conv2d, max_pool2d
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from adareg.lab import alone, cell, engine, ops
+from adareg.lab import alone, augment, cell, engine, ops
 from adareg.lab.config import Config
 from adareg.lab.engine import Data, Replica, Trainer, products, stacks
 from adareg.lab.methods import METHODS, Method
@@ -298,9 +298,9 @@ def test_training_leaves_the_global_random_state_and_precision_alone():
 def test_crops_and_flips_are_shifted_copies():
     """Every image is one of the 81 shifts of its original, flipped or not; all of them occur."""
     images = torch.arange(1.0, 2 * 6 * 5 * 2 + 1).view(2, 6, 5, 2)
-    padded = engine.pad_images(images)
+    padded = augment.pad_images(images)
     samples = torch.arange(2).repeat(3, 400)
-    batch = engine.crop_and_flip(padded, samples, torch.tensor([4, 5, 4]), torch.tensor(9))
+    batch = augment.crop_and_flip(padded, samples, torch.tensor([4, 5, 4]), torch.tensor(9))
     assert torch.equal(batch[0], batch[2])
     assert not torch.equal(batch[0], batch[1])
     seen = set()

@@ -19,8 +19,9 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 import adareg
 from adareg.lab import random
+from adareg.lab.augment import crop_and_flip, pad_images
 from adareg.lab.config import Config
-from adareg.lab.engine import CHECKS, Replica, crop_and_flip, pad_images
+from adareg.lab.engine import CHECKS, Replica
 from adareg.lab.methods import decov
 from adareg.lab.models import ARCHITECTURES, Network
 from adareg.lab.peer import MarginalLikelihood

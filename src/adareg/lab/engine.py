@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, pad
+from torch.nn.functional import cross_entropy
 
 from adareg.core.prior import MatrixNormal
 from adareg.core.rules import solve_all
 from adareg.lab import random
+from adareg.lab.augment import crop_and_flip, pad_images
 from adareg.lab.best import Best
 from adareg.lab.config import Config
 from adareg.lab.data import Dataset
@@ -34,9 +35,6 @@ _EVALUATE = {"cpu": 2**12, "cuda": 2**17}
 
 #: Steps of one batch size within a block from which recording a CUDA graph pays.
 _GRAPH_FROM = 16
-
-#: Pixels of padding before a random crop (the authors').
-_PADDING = 4
 
 #: How often early stopping looks at its held-out samples, at most.
 CHECKS = 200
@@ -406,31 +404,6 @@ class Trainer:
 
 def _uses(rule: str, layer: str, stack: Stack) -> Callable[[Method], bool]:
     return lambda method: method.rule == rule and layer in stack.layers(method.layers)
-
-
-def pad_images(images: Tensor) -> Tensor:  # (N, H, W, C) -> (N, H + 8, W + 8, C)
-    """Room for :func:`crop_and_flip` to move an image in."""
-    return pad(images, (0, 0, *[_PADDING] * 4))
-
-
-def crop_and_flip(padded: Tensor, samples: Tensor, seeds: Tensor, step: Tensor) -> Tensor:
-    """Images of samples (R, B), each shifted by up to four pixels and flipped half of the time.
-
-    Args:
-        padded: all images, (N, H + 8, W + 8, C).
-        samples: indices of the batch.
-        seeds: of each replica, (R,).
-        step: the number of the training step.
-    """
-    (R, B), (H, W) = samples.shape, (side - 2 * _PADDING for side in padded.shape[1:3])
-    purposes = Purpose.CROP_DOWN, Purpose.CROP_RIGHT, Purpose.FLIP
-    draws = [random.uniform(seeds, purpose, step, (B,)) for purpose in purposes]
-    down, right = ((draw * (2 * _PADDING + 1)).long() for draw in draws[:2])
-    rows = down[..., None] + torch.arange(H, device=padded.device)
-    columns = torch.arange(W, device=padded.device).expand(R, B, W)
-    columns = torch.where(draws[2][..., None] < 0.5, W - 1 - columns, columns)
-    columns = right[..., None] + columns
-    return padded[samples[..., None, None], rows[..., None], columns[..., None, :]]
 
 
 def _channels_last(x: Tensor) -> Tensor:  # (N, C, H, W) -> (N, H, W, C)
