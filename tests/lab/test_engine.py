@@ -64,6 +64,14 @@ def test_every_method_stacked_is_the_method_alone(name):
     compare(fake(name), config_for(name), replicas)
 
 
+@pytest.mark.parametrize("name", ["digits", "sarcos"])
+def test_many_updates_of_learned_priors_stay_those_of_networks_alone(name):
+    """Thirty-six steps: three updates of the evidence rule, two of the peer, twelve checks."""
+    methods = ("evidence", "marginal-likelihood", "early-stopping")
+    config = config_for(name, blocks=2, epochs=6)
+    compare(fake(name), config, [Replica(m, s) for m in methods for s in (0, 1)])
+
+
 @pytest.mark.parametrize("name", ["cifar10", "sarcos"])
 def test_other_networks_too(name):
     methods = ("none", "weight-decay", "dropout", "batch-norm", "decov", "adareg")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from adareg.lab.data.base import DataError, Dataset, Source, Task, counts, require
 from adareg.lab.data.scale import standardise
@@ -53,7 +52,9 @@ def read(
     train, test = order[:n_train], order[n_train:]
     x_train, x_test = standardise(x[train], x[test])
     task: Task = "regression" if y.is_floating_point() else "classification"
-    y_train, y_test = _targets(y[train], y[test]) if task == "regression" else (y[train], y[test])
+    y_train, y_test = y[train], y[test]
+    if task == "regression":
+        y_train, y_test = standardise(y_train[:, None], y_test[:, None])
     return Dataset(
         name=name,
         task=task,
@@ -72,37 +73,44 @@ def read(
     )
 
 
-def _targets(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
-    return standardise(train[:, None], test[:, None])
+_UCI = "https://archive.ics.uci.edu/dataset/{} (as in scikit-learn)"
 
-
-def _source(
-    name: str, number: int, description: str, task: Task, n: int, n_train: int,
-    load: Callable[[], Rows], content: str,
-) -> Source:  # fmt: skip
-    return Source(
-        description=description,
-        task=task,
-        sizes=f"{n_train} + {n - n_train}",
-        home=f"https://archive.ics.uci.edu/dataset/{number} (as in scikit-learn)"
-        if number
-        else "https://www4.stat.ncsu.edu/~boos/var.select/diabetes.html (as in scikit-learn)",
-        read=partial(read, name=name, load=load, n_train=n_train, content=content),
-    )
-
-
-WINE = _source(
-    "wine", 109, "13 measurements of wines, 3 growers", "classification", 178, 108,
-    partial(_classes, "load_wine"),
-    "sha256:3a28849ef2366c4b9d4e382b3fa5624a66f693c04d7fdcf43c529bbb0bb338d7",
-)  # fmt: skip
-BREAST_CANCER = _source(
-    "breast-cancer", 17, "30 measurements of cells, 2 classes", "classification", 569, 369,
-    partial(_classes, "load_breast_cancer"),
-    "sha256:25e2eb7b7a8745b1bde5ba18bc4969983d2e2f403291ecd5bde4a29ef30c3859",
-)  # fmt: skip
-DIABETES = _source(
-    "diabetes", 0, "a disease's progress from 10 variables", "regression", 442, 292,
-    _diabetes,
-    "sha256:e9c1f7559552854a24dc45b41c446ce5f79f96e5da081bcce24b57492720b3f7",
-)  # fmt: skip
+WINE = Source(
+    description="13 measurements of wines, 3 growers",
+    task="classification",
+    sizes="108 + 70",
+    home=_UCI.format(109),
+    read=partial(
+        read,
+        name="wine",
+        load=partial(_classes, "load_wine"),
+        n_train=108,
+        content="sha256:3a28849ef2366c4b9d4e382b3fa5624a66f693c04d7fdcf43c529bbb0bb338d7",
+    ),
+)
+BREAST_CANCER = Source(
+    description="30 measurements of cells, 2 classes",
+    task="classification",
+    sizes="369 + 200",
+    home=_UCI.format(17),
+    read=partial(
+        read,
+        name="breast-cancer",
+        load=partial(_classes, "load_breast_cancer"),
+        n_train=369,
+        content="sha256:25e2eb7b7a8745b1bde5ba18bc4969983d2e2f403291ecd5bde4a29ef30c3859",
+    ),
+)
+DIABETES = Source(
+    description="a disease's progress from 10 variables",
+    task="regression",
+    sizes="292 + 150",
+    home="https://www4.stat.ncsu.edu/~boos/var.select/diabetes.html (as in scikit-learn)",
+    read=partial(
+        read,
+        name="diabetes",
+        load=_diabetes,
+        n_train=292,
+        content="sha256:e9c1f7559552854a24dc45b41c446ce5f79f96e5da081bcce24b57492720b3f7",
+    ),
+)
