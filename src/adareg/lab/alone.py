@@ -10,7 +10,9 @@ import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from statistics import median
 
 import torch
@@ -27,7 +29,7 @@ from adareg.lab.models import ARCHITECTURES, Network
 from adareg.lab.peer import MarginalLikelihood
 from adareg.nn.evidence import Evidence as Clock
 
-#: Steps that are timed, at most and not counting the first ones; what is rare has every so many.
+#: Steps that are timed, at most, after the first ones; what is rare is timed after every so many.
 _STEPS, _WARM_UP, _RARE = 25, 4, 7
 
 
@@ -61,38 +63,41 @@ def seconds(replicas: Sequence[Replica], config: Config, x: Tensor, y: Tensor) -
     occurs in a training.
     """
     parts = [_parts(Training(replica, config, x, y)) for replica in replicas]
-    times: list[list[list[float]]] = [[[] for _ in own] for own in parts]
-    for turn in range(_WARM_UP + min(_STEPS, config.blocks * config.epochs)):
-        for own, seen in zip(parts, times, strict=True):
-            for (_, part, rare), past in zip(own, seen, strict=True):
-                if turn % (_RARE if rare else 1) == 0:
-                    past.append(_time(part, x.device))
-    return [
-        sum(
-            count * median((past[1:] or past) if rare else past[_WARM_UP:])
-            for (count, _, rare), past in zip(own, seen, strict=True)
-        )
-        for own, seen in zip(parts, times, strict=True)
-    ]
+    for turn in range(_WARM_UP + min(_STEPS, config.blocks * config.epochs // 2)):
+        for part in chain.from_iterable(parts):
+            if turn % part.every == 0:
+                part.times.append(_time(part.run, x.device))
+    return [sum(part.count * part.seconds for part in own) for own in parts]
 
 
-def _parts(training: Training) -> list[tuple[int, Callable[[], None], bool]]:
-    """How often each part occurs, what it is, and whether it is rare, so that few are timed."""
+@dataclass
+class _Part:
+    """What occurs ``count`` times in a training, and is timed in every so many turns."""
+
+    run: Callable[[], None]
+    count: int
+    every: int = _RARE
+    times: list[float] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """The median, the first turns left out."""
+        return median(self.times[-(-_WARM_UP // self.every) :] or self.times)
+
+
+def _parts(training: Training) -> list[_Part]:
     config, (_, batches) = training.config, next(training.epochs())
-    batch = next(batches)
     epochs = config.blocks * config.epochs
     steps = epochs * math.ceil(config.n / config.batch)
-    parts: list[tuple[int, Callable[[], None], bool]] = [
-        (steps, partial(training.step, *batch), False)
-    ]
+    parts = [_Part(partial(training.step, *next(batches)), steps, every=1)]
     if training.method.rule == "evidence":
         clock = Clock(config.n, training.task)
         due = sum(clock.is_due(step, None) for step in range(1, steps + 1))
-        parts.append((due, training.update_evidence, True))
+        parts.append(_Part(training.update_evidence, due))
     elif training.method.rule is not None:
-        parts.append((config.blocks, training.update, True))
+        parts.append(_Part(training.update, config.blocks))
     if training.method.stop_early:
-        parts.append((sum(map(training.is_checked, range(epochs))), training.check, True))
+        parts.append(_Part(training.check, sum(map(training.is_checked, range(epochs)))))
     return parts
 
 
