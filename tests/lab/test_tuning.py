@@ -153,10 +153,11 @@ def test_costs_by_hand():
     assert [tuning.trainings(config, m) for m in ("evidence", "decov", "batch-norm")] == [1, 4, 1]
     both = [Replica("dropout", 0), Replica("evidence+dropout", 0)]  # share their trials
     assert tuning.samples_of_all(config, both) == 2 * 2 * 4 * 20 + 3 * 2 * 6 * 16
-    told = []
+    told, state = [], torch.get_rng_state()
     replicas = [Replica(m, 0) for m in COMPETITORS if m != "batch-norm"]
     cell.run(config, replicas, fake("digits"), CPU, told.append)
     assert sum(told) == tuning.samples_of_all(config, replicas)
+    assert torch.equal(torch.get_rng_state(), state)
     outcome = run(fake("digits"), ("evidence",), config, seeds=(0,))[0]
     assert outcome.metrics["alone_seconds"] > 0
     assert outcome.metrics["samples"] == 160

@@ -16,7 +16,7 @@ from itertools import chain
 from statistics import median
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 import adareg
@@ -25,7 +25,7 @@ from adareg.lab.augment import crop_and_flip, pad_images
 from adareg.lab.config import Config
 from adareg.lab.engine import CHECKS, Replica
 from adareg.lab.methods import decov
-from adareg.lab.models import ARCHITECTURES, Network
+from adareg.lab.models import ARCHITECTURES, Dropout, Network
 from adareg.lab.peer import MarginalLikelihood
 from adareg.nn.evidence import Evidence as Clock
 
@@ -60,13 +60,17 @@ def seconds(replicas: Sequence[Replica], config: Config, x: Tensor, y: Tensor) -
 
     A part is a step, an update, a look at held-out samples. Its time is the median of many
     repetitions, between which the other replicas have their turn; then it counts as often as it
-    occurs in a training.
+    occurs in a training. Dropout is torch's own, whose masks are cheaper than repeatable ones.
     """
-    parts = [_parts(Training(replica, config, x, y)) for replica in replicas]
-    for turn in range(_WARM_UP + min(_STEPS, config.blocks * config.epochs // 2)):
-        for part in chain.from_iterable(parts):
-            if turn % part.every == 0:
-                part.times.append(_time(part.run, x.device))
+    trainings = [Training(replica, config, x, y) for replica in replicas]
+    for training in trainings:
+        training.take_ordinary_dropout()
+    parts = [_parts(training) for training in trainings]
+    with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+        for turn in range(_WARM_UP + min(_STEPS, config.blocks * config.epochs // 2)):
+            for part in chain.from_iterable(parts):
+                if turn % part.every == 0:
+                    part.times.append(_time(part.run, x.device))
     return [sum(part.count * part.seconds for part in own) for own in parts]
 
 
@@ -176,6 +180,13 @@ class Training:
             self._keep(self._peer.update(*self._samples()))
         elif self.reg is not None and self.method.rule != "evidence":
             self.reg.update()
+
+    def take_ordinary_dropout(self) -> None:
+        """Replace dropout that can be repeated elsewhere by torch's."""
+        rate = self._strengths.dropout
+        for i, drop in enumerate(self.network.drop):
+            assert isinstance(drop, Dropout)
+            self.network.drop[i] = nn.Dropout(rate) if drop.rate else nn.Identity()
 
     def update_evidence(self) -> None:
         """An update of the evidence rule out of turn, to time it."""

@@ -43,6 +43,7 @@ class MarginalLikelihood:
         self._log_deviation = torch.zeros((), dtype=torch.float64, device=device)
         learned = [self._log_precision, *([self._log_deviation] if task == "regression" else [])]
         self._optimizer = torch.optim.Adam([each.requires_grad_() for each in learned], RATE)
+        self._rates: list[float] = self.decay.tolist()
 
     @property
     def noise(self) -> float:
@@ -62,9 +63,9 @@ class MarginalLikelihood:
 
     def add_gradients(self) -> None:
         """Add the penalty's gradient to that of every parameter."""
-        for parameter, decay in zip(self.network.parameters(), self.decay.tolist(), strict=True):
+        for parameter, rate in zip(self.network.parameters(), self._rates, strict=True):
             assert parameter.grad is not None
-            parameter.grad.add_(parameter.detach(), alpha=decay)
+            parameter.grad.add_(parameter.detach(), alpha=rate)
 
     @torch.enable_grad()
     def update(self, x: Tensor, y: Tensor) -> float:
@@ -88,6 +89,7 @@ class MarginalLikelihood:
             value = self._negative(each, owner, squares, loss)
             value.backward()
             self._optimizer.step()
+        self._rates = self.decay.tolist()
         return value.item()
 
     def _parameters(self) -> list[nn.Parameter]:
