@@ -54,7 +54,7 @@ class Contest:
     def cells(self, scale: str) -> list[Config]:
         """A cell for each training size: ten blocks, and 1,000 steps of 64 samples or fewer."""
         if scale == "smoke":
-            return [self._cell(20, steps=10, trials=2, blocks=2, test=100)]
+            return [self._cell(20, steps=10 if self.heavy else 60, trials=2, blocks=2, test=100)]
         if scale == "paper":
             return [self._cell(n, steps=1000, trials=16) for n in self.sizes]
         light = {"steps": 100, "trials": 4, "test": 1000}
