@@ -273,8 +273,10 @@ def test_one_network_too_large_and_other_errors_are_errors(monkeypatch):
 
 
 def test_a_network_that_diverges_does_not_take_the_others_along(monkeypatch):
+    monkeypatch.setattr("adareg.nn.evidence.FIRST", 4)
     source, config = fake("digits"), config_for("digits")
-    replicas = [Replica(m, 0) for m in ("none", "weight-decay", "adareg")]
+    replicas = [Replica(m, 0) for m in ("none", "marginal-likelihood", "weight-decay", "adareg")]
+    replicas += [Replica("evidence", seed) for seed in (0, 1)]
     undisturbed = cell.run(config, replicas, source, torch.device("cpu"))
     start = engine.Trainer.__init__
 
@@ -282,12 +284,14 @@ def test_a_network_that_diverges_does_not_take_the_others_along(monkeypatch):
         start(self, *args)
         with torch.no_grad():
             for parameter in self.stack.parameters.values():
-                parameter[[0, 2]] = torch.nan
+                parameter[[0, 1, 3, 4]] = torch.nan
 
     monkeypatch.setattr(engine.Trainer, "__init__", spoiled)
-    none, decayed, adareg = cell.run(config, replicas, source, torch.device("cpu"))
-    assert decayed == undisturbed[1]
-    for lost in (none, adareg):
+    *four, evidence, other = cell.run(config, replicas, source, torch.device("cpu"))
+    none, peer, decayed, adareg = four
+    assert decayed == undisturbed[2]
+    assert other.metrics["test_loss"] == pytest.approx(undisturbed[5].metrics["test_loss"])
+    for lost in (none, peer, adareg, evidence):
         assert lost.metrics["diverged"]
         assert math.isnan(lost.metrics["test_loss"])
         assert all(map(math.isnan, lost.arrays["singular_values"]))

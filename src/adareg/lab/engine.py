@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
 from adareg.core.rules import solve_all
 from adareg.lab import random
@@ -219,7 +220,7 @@ class Trainer:
         for layer, found in learner.priors().items():
             prior = found.to(self.data.x.device)
             old = self.priors["evidence", layer]
-            if old.row.basis.shape == prior.row.basis.shape:
+            if all(a.basis.shape == b.basis.shape for a, b in _sides(old, prior)):
                 old.copy_(prior)
             else:
                 self.priors["evidence", layer] = prior
@@ -400,6 +401,10 @@ class Trainer:
         for (name, parameter), rate in zip(self.stack.parameters.items(), each, strict=True):
             own = parameter[members]
             grads[name][members] += rate.view(-1, *[1] * (own.ndim - 1)) * own
+
+
+def _sides(one: MatrixNormal, other: MatrixNormal) -> list[tuple[Precision, Precision]]:
+    return [(one.row, other.row), (one.col, other.col)]
 
 
 def _uses(rule: str, layer: str, stack: Stack) -> Callable[[Method], bool]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -57,11 +58,13 @@ class Evidence:
         return self._clock.is_due(step, None)
 
     def update(self, weights: dict[str, Tensor], samples: Samples) -> None:
-        """New priors for all members whose weights are finite."""
+        """New priors for all members whose weights and outputs are finite."""
         own = _taken(weights, self.members, self._networks[0])
         for at, (network, reg) in enumerate(zip(self._networks, self._regularizers, strict=True)):
-            if load(network, own, at):
-                reg.update(*_moved(samples(self.members[at]), network))
+            load(network, own, at)
+            if _is_finite(network):  # else the old prior stays; the record says that it diverged
+                with suppress(adareg.NonFiniteError):
+                    reg.update(*_moved(samples(self.members[at]), network))
 
     @property
     def strengths(self) -> list[float]:
@@ -119,15 +122,24 @@ def _moved(samples: tuple[Tensor, Tensor], like: Network) -> tuple[Tensor, Tenso
 
 
 @torch.no_grad()
-def load(network: Network, weights: dict[str, Tensor], i: int) -> bool:
-    """Copy a replica's weights; whether they are finite."""
+def load(network: Network, weights: dict[str, Tensor], i: int) -> None:
+    """Copy a replica's weights."""
     for name, parameter in network.named_parameters():
         parameter.copy_(weights[name][i])
+
+
+def _is_finite(network: Network) -> bool:
     return all(bool(parameter.isfinite().all()) for parameter in network.parameters())
 
 
 def _stacked(priors: Sequence[MatrixNormal]) -> MatrixNormal:
-    return MatrixNormal(
-        Precision.stack([prior.row for prior in priors]),
-        Precision.stack([prior.col for prior in priors]),
-    )
+    row, col = ([getattr(prior, side) for prior in priors] for side in ("row", "col"))
+    return MatrixNormal(_alike(row), _alike(col))
+
+
+def _alike(precisions: Sequence[Precision]) -> Precision:
+    """A stack; with all eigenvectors where some have a prior of another rank than others."""
+    if len({(p.scale is None, p.basis.shape) for p in precisions}) == 1:
+        return Precision.stack(precisions)
+    spectra = [precision.eigenvectors() for precision in precisions]
+    return Precision.stack([Precision(None, Q, e) for e, Q in spectra])
