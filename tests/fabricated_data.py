@@ -11,7 +11,7 @@ def fake(name, n_train=40, n_test=24):
     architecture = ARCHITECTURES[name]
     draw = torch.Generator().manual_seed(0)
     n = n_train + n_test
-    if name.startswith(("sarcos", "digits-c")):
+    if name.startswith(("sarcos", "digits-c", "diabetes")):
         x = torch.randn(n, *architecture.inputs, generator=draw)
         y = torch.tanh(x @ torch.randn(x.shape[1], architecture.outputs, generator=draw))
     else:

@@ -178,3 +178,10 @@ def test_what_is_said_of_sarcos_holds_at_every_size():
         assert (table[column]["adareg"] < table[column]["none"]).all()
     for page in ("README.md", "docs/worth.md"):
         assert "within 0.001" in " ".join((ROOT / page).read_text().split())
+
+
+def test_tables_of_the_small_data_benchmark_are_those_of_the_records():
+    """``python docs/tables.py`` writes them."""
+    page = ROOT / "docs/smalldata.md"
+    filled = runpy.run_path(str(ROOT / "docs/tables.py"))["filled"]
+    assert page.read_text() == filled(page.read_text(), ROOT / "results/records")

@@ -19,11 +19,11 @@ from adareg.bench import report
 from adareg.lab import data as datasets
 from adareg.lab import reproduce as lab
 from adareg.lab import terminal
-from adareg.lab.claims import Records, judge
+from adareg.lab.claims import Records, judge, smalldata
 from adareg.lab.claims import show as verdicts
 from adareg.lab.cluster import Cluster
 from adareg.lab.data import show
-from adareg.lab.experiments import SCALES, find
+from adareg.lab.experiments import SCALES, find_all
 from adareg.lab.records import Store
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -158,7 +158,7 @@ def _reproduce(
             raise ValueError(f"--set {key!r}: expected KEY=VALUE")
     sources, store = lab.Sources(directory), Store(out)
     jobs, finished = lab.plan(
-        [find(name) for name in dict.fromkeys(names)],
+        find_all(names),
         scale,
         sources,
         store,
@@ -192,7 +192,7 @@ def claims(
         bool, typer.Option("--strict", help="exit with 1 unless every claim is reproduced")
     ] = False,
 ) -> None:
-    """Judge the paper's claims from what has been recorded.
+    """Judge the paper's claims, and the small-data benchmark, from what has been recorded.
 
     Any verdict is a result: the exit code is 0 whatever they are, unless --strict asks otherwise.
     It is 1 when there is no such folder, or a file in it cannot be read; such files are named, and
@@ -202,10 +202,11 @@ def claims(
         if not out.is_dir():
             raise ValueError(f"{out} is not a folder; make records with: adareg reproduce digits")
         records = Records.of(Store(out))
-        judgements = judge(records)
+        judgements, asked = judge(records), smalldata.judge(records)
         verdicts.table(judgements, Console())
+        verdicts.criteria(asked, Console())
         if to is not None:
-            to.write_text(verdicts.as_json(judgements), encoding="utf-8")
+            to.write_text(verdicts.as_json(judgements | asked), encoding="utf-8")
     for problem in records.unreadable:
         typer.echo(f"error: {problem}", err=True)
     if records.unreadable or (strict and not verdicts.all_reproduced(judgements)):

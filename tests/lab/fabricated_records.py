@@ -8,6 +8,7 @@ import numpy as np
 from adareg.lab import records
 from adareg.lab.engine import Replica
 from adareg.lab.experiments import EXPERIMENTS
+from adareg.lab.methods import METHODS
 from adareg.lab.records import Store
 
 ENVIRONMENT = {
@@ -21,6 +22,7 @@ ENVIRONMENT = {
 TASKS = {
     "sarcos": [f"joint {i}" for i in range(1, 8)],
     "digits-completion": [f"pixel {i}" for i in range(1, 33)],
+    "diabetes": ["progression"],
 }
 
 
@@ -41,10 +43,15 @@ def record(experiment, scale, config, replica, **metrics):
     draw = np.random.default_rng(list(who))
     names = TASKS.get(config.data, [str(i) for i in range(10)])
     parts = {
-        "metrics": {**_metrics(draw, config, names), "diverged": False, **metrics},
+        "metrics": {
+            **_metrics(draw, config, names),
+            **_contest(draw, config, replica.method),
+            "diverged": False,
+            **metrics,
+        },
         "curves": _curves(draw, config),
         "spectra": {"fc.0": _spectrum(draw), "fc.1": _spectrum(draw)},
-        "arrays": _arrays(draw, config, len(names)),
+        "arrays": {"trials": []} if config.trials else _arrays(draw, config, len(names)),
     }
     circumstances = {
         "names": names,
@@ -64,6 +71,21 @@ def _metrics(draw, config, names):
     each = (quality + 0.05 * draw.standard_normal(len(names))).tolist()
     values = {"test_explained_variance": quality, "test_explained_variances": each}
     return {"test_loss": loss, "train_loss": loss / 2, **values}
+
+
+def _contest(draw, config, method):
+    if not config.trials:
+        return {}
+    tuned = method in METHODS and METHODS[method].tunes is not None
+    return {
+        "test_nll": draw.uniform(0.1, 1),
+        "test_calibration": draw.uniform(0.01, 0.2),
+        "tuned": 0.5 if tuned else None,
+        "noise": None,
+        "alone_seconds": draw.uniform(1, 1.1),
+        "trainings": 1 + tuned * config.trials,
+        "samples": (1 + 0.8 * tuned * config.trials) * config.n,
+    }
 
 
 def _curves(draw, config):

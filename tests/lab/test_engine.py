@@ -3,6 +3,7 @@
 import gc
 import math
 import weakref
+from collections import deque
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch.nn.functional import conv2d, max_pool2d
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from adareg.lab import alone, cell, engine, ops
+from adareg.lab import alone, augment, cell, engine, learned, ops
 from adareg.lab.config import Config
 from adareg.lab.engine import Data, Replica, Trainer, products, stacks
 from adareg.lab.methods import METHODS, Method
@@ -31,12 +32,9 @@ def compare(source, config, replicas, device="cpu"):
     data = Data(source, config, torch.device(device), torch.float64)
     for group in stacks(replicas):
         trainer = Trainer(group, ARCHITECTURES[config.data], config, data)
-        for epoch in range(config.blocks * config.epochs):
-            trainer.epoch(epoch)
-            if (epoch + 1) % config.epochs == 0:
-                trainer.update()
+        deque(trainer.run(), maxlen=0)
         for i, replica in enumerate(group):
-            y = source.y_train.double() if config.data == "sarcos" else source.y_train
+            y = source.y_train.double() if source.task == "regression" else source.y_train
             network, reg = alone.train(replica, config, source.x_train.double(), y)
             exact = EXACT if reg is None else AMPLIFIED
             if device != "cpu":  # sums in another order, and Adam divides by what is almost zero
@@ -66,6 +64,21 @@ def test_every_method_stacked_is_the_method_alone(name):
     compare(fake(name), config_for(name), replicas)
 
 
+@pytest.mark.parametrize("name", ["digits", "sarcos", "mnist"])
+def test_many_updates_of_learned_priors_stay_those_of_networks_alone(name, monkeypatch):
+    """Thirty-six steps: updates of the evidence rule from the eighth on, two of the peer."""
+    monkeypatch.setattr("adareg.nn.evidence.FIRST", 8)
+    update, updated = learned.Evidence.update, []
+    monkeypatch.setattr(
+        learned.Evidence, "update", lambda self, *args: updated.append(update(self, *args))
+    )
+    methods = ("evidence", "marginal-likelihood", "early-stopping")
+    config = config_for(name, blocks=2, epochs=6)
+    seeds = (0,) if name == "mnist" else (0, 1)
+    compare(fake(name), config, [Replica(m, s) for m in methods for s in seeds])
+    assert len(updated) > 2
+
+
 @pytest.mark.parametrize("name", ["cifar10", "sarcos"])
 def test_other_networks_too(name):
     methods = ("none", "weight-decay", "dropout", "batch-norm", "decov", "adareg")
@@ -86,8 +99,9 @@ def test_each_replica_can_have_strengths_of_its_own(monkeypatch):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
-def test_a_gpus_stack_is_the_network_alone_on_a_cpu(name):
+def test_a_gpus_stack_is_the_network_alone_on_a_cpu(name, monkeypatch):
     """Sixteen steps of a full batch in each block, so that most are replayed from a recording."""
+    monkeypatch.setattr("adareg.nn.evidence.FIRST", 8)
     config = config_for(name, augment=name == "cifar10", epochs=8, blocks=2)
     compare(fake(name), config, [Replica(m, 1) for m in METHODS], "cuda")
 
@@ -260,8 +274,10 @@ def test_one_network_too_large_and_other_errors_are_errors(monkeypatch):
 
 
 def test_a_network_that_diverges_does_not_take_the_others_along(monkeypatch):
+    monkeypatch.setattr("adareg.nn.evidence.FIRST", 4)
     source, config = fake("digits"), config_for("digits")
-    replicas = [Replica(m, 0) for m in ("none", "weight-decay", "adareg")]
+    replicas = [Replica(m, 0) for m in ("none", "marginal-likelihood", "weight-decay", "adareg")]
+    replicas += [Replica("evidence", seed) for seed in (0, 1)]
     undisturbed = cell.run(config, replicas, source, torch.device("cpu"))
     start = engine.Trainer.__init__
 
@@ -269,12 +285,14 @@ def test_a_network_that_diverges_does_not_take_the_others_along(monkeypatch):
         start(self, *args)
         with torch.no_grad():
             for parameter in self.stack.parameters.values():
-                parameter[[0, 2]] = torch.nan
+                parameter[[0, 1, 3, 4]] = torch.nan
 
     monkeypatch.setattr(engine.Trainer, "__init__", spoiled)
-    none, decayed, adareg = cell.run(config, replicas, source, torch.device("cpu"))
-    assert decayed == undisturbed[1]
-    for lost in (none, adareg):
+    *four, evidence, other = cell.run(config, replicas, source, torch.device("cpu"))
+    none, peer, decayed, adareg = four
+    assert decayed == undisturbed[2]
+    assert other.metrics["test_loss"] == pytest.approx(undisturbed[5].metrics["test_loss"])
+    for lost in (none, peer, adareg, evidence):
         assert lost.metrics["diverged"]
         assert math.isnan(lost.metrics["test_loss"])
         assert all(map(math.isnan, lost.arrays["singular_values"]))
@@ -300,9 +318,9 @@ def test_training_leaves_the_global_random_state_and_precision_alone():
 def test_crops_and_flips_are_shifted_copies():
     """Every image is one of the 81 shifts of its original, flipped or not; all of them occur."""
     images = torch.arange(1.0, 2 * 6 * 5 * 2 + 1).view(2, 6, 5, 2)
-    padded = engine.pad_images(images)
+    padded = augment.pad_images(images)
     samples = torch.arange(2).repeat(3, 400)
-    batch = engine.crop_and_flip(padded, samples, torch.tensor([4, 5, 4]), torch.tensor(9))
+    batch = augment.crop_and_flip(padded, samples, torch.tensor([4, 5, 4]), torch.tensor(9))
     assert torch.equal(batch[0], batch[2])
     assert not torch.equal(batch[0], batch[1])
     seen = set()

@@ -35,7 +35,7 @@ def test_strengths_are_the_cells_or_the_methods_own():
 
 
 def test_an_unknown_method_lists_the_known():
-    with pytest.raises(ValueError, match="unknown method 'magic'; there are: none, decov"):
+    with pytest.raises(ValueError, match="unknown method 'magic'; there are: none, early-stopping"):
         find("magic")
 
 

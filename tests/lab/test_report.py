@@ -14,11 +14,12 @@ from typer.testing import CliRunner
 
 from adareg.cli import app
 from adareg.lab.claims import CLAIMS
+from adareg.lab.claims.smalldata import CRITERIA
 from adareg.lab.engine import Replica
 from adareg.lab.experiments import EXPERIMENTS
 from adareg.lab.records import Store
 from adareg.lab.report import build
-from adareg.lab.report.figures import FIGURES
+from adareg.lab.report.figures import FIGURES, SMALL_DATA
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +35,13 @@ def page(everything):
 
 
 def test_every_section_figure_and_claim_is_there(page):
-    for key in ("verdicts", "words", "figures", "cost", "again"):
+    for key in ("verdicts", "words", "figures", "smalldata", "cost", "again"):
         assert key in page.ids
-    for figure in FIGURES:
+    for figure in (*FIGURES, *SMALL_DATA):
         assert figure.key in page.ids
         assert {f"{figure.key}.svg", f"{figure.key}.csv"} <= page.downloads.keys()
-    assert {f"claim-{key}" for key in CLAIMS} <= set(page.ids)
-    for claim in CLAIMS.values():
+    assert {f"claim-{key}" for key in (*CLAIMS, *CRITERIA)} <= set(page.ids)
+    for claim in (*CLAIMS.values(), *CRITERIA.values()):
         assert " ".join(claim.title.split()) in page.text
     for name in EXPERIMENTS:
         assert f"adareg reproduce {name} --scale smoke" in page.text

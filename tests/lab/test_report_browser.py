@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 def text(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
     fill(root, "mnist-generalization", "mnist-optimization", "mnist-covariances", "sarcos")
-    fill(root, "digits")
+    fill(root, "digits", "smalldata-wine", "smalldata-diabetes")
     return build(root)
 
 

@@ -1,22 +1,36 @@
 """One network, trained the ordinary way: a module, ``torch.optim.Adam`` and :class:`adareg.AdaReg`.
 
 The engine's stacks must give what this gives; tests and ``benchmarks/stacking.py`` compare them.
+What a method costs is measured here too, as nobody else trains in stacks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from statistics import median
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 import adareg
 from adareg.lab import random
+from adareg.lab.augment import crop_and_flip, pad_images
 from adareg.lab.config import Config
-from adareg.lab.engine import Replica, crop_and_flip, pad_images
-from adareg.lab.methods import METHODS, decov
-from adareg.lab.models import ARCHITECTURES, Network
+from adareg.lab.engine import CHECKS, Replica
+from adareg.lab.methods import decov
+from adareg.lab.models import ARCHITECTURES, Dropout, Network
+from adareg.lab.peer import MarginalLikelihood
+from adareg.nn.evidence import Evidence as Clock
+
+#: Steps that are timed, at most, after the first ones; what is rare is timed after every so many.
+_STEPS, _WARM_UP, _RARE = 25, 4, 7
 
 
 def train(
@@ -30,53 +44,195 @@ def train(
         x: all training samples, (N, features) or (N, channels, height, width).
         y: labels (N,) or targets (N, tasks).
     """
-    method = METHODS[replica.method]
-    strengths = method.strengths(config)
-    network = Network(
-        ARCHITECTURES[config.data], replica.seed, method.batch_norm, strengths.dropout
-    )
-    network.to(x.device, x.dtype)
-    optimizer = torch.optim.Adam(
-        network.parameters(), config.lr, weight_decay=strengths.weight_decay
-    )
-    reg = None
-    if method.rule is not None:
-        reg = adareg.AdaReg(network, method.layers, strengths.adareg, config.bounds, method.rule)
-        reg.attach(optimizer)
-    for epoch, batches in _epochs(replica.seed, config, x, y):
-        for inputs, targets in batches:
-            optimizer.zero_grad()
-            *hidden, output = network.hidden(inputs)
-            loss = mse_loss(output, targets) if y.ndim == 2 else cross_entropy(output, targets)
-            if strengths.decov > 0:
-                loss = loss + strengths.decov * sum(decov(h) for h in hidden)
-            loss.backward()
-            optimizer.step()
-        if reg is not None and (epoch + 1) % config.epochs == 0:
-            reg.update()
-    return network.eval(), reg
+    training = Training(replica, config, x, y)
+    for epoch, batches in training.epochs():
+        for batch in batches:
+            training.step(*batch)
+        if (epoch + 1) % training.config.epochs == 0:
+            training.update()
+        if training.is_checked(epoch):
+            training.check()
+    return training.finish()
 
 
-def _epochs(
-    seed: int, config: Config, x: Tensor, y: Tensor
-) -> Iterator[tuple[int, Iterator[tuple[Tensor, Tensor]]]]:
-    """Every epoch's number and batches, those that the engine gives to a replica of this seed."""
-    chosen = random.subset(len(x), config.n, seed)
-    first = 0
-    for epoch in range(config.blocks * config.epochs):
-        order = chosen[random.order(config.n, seed, epoch)].to(x.device)
-        batches = order.split(config.batch)
-        yield epoch, _load(seed, config, x, y, batches, first)
-        first += len(batches)
+def seconds(replicas: Sequence[Replica], config: Config, x: Tensor, y: Tensor) -> list[float]:
+    """How long :func:`train` would take for each replica, from its parts, side by side.
+
+    A part is a step, an update, a look at held-out samples. Its time is the median of many
+    repetitions, between which the other replicas have their turn; then it counts as often as it
+    occurs in a training. Dropout is torch's own, whose masks are cheaper than repeatable ones.
+    """
+    trainings = [Training(replica, config, x, y) for replica in replicas]
+    for training in trainings:
+        training.take_ordinary_dropout()
+    parts = [_parts(training) for training in trainings]
+    with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+        for turn in range(_WARM_UP + min(_STEPS, config.blocks * config.epochs // 2)):
+            for part in chain.from_iterable(parts):
+                if turn % part.every == 0:
+                    part.times.append(_time(part.run, x.device))
+    return [sum(part.count * part.seconds for part in own) for own in parts]
 
 
-def _load(
-    seed: int, config: Config, x: Tensor, y: Tensor, batches: tuple[Tensor, ...], first: int
-) -> Iterator[tuple[Tensor, Tensor]]:
-    if not config.augment:
-        yield from ((x[batch], y[batch]) for batch in batches)
-        return
-    padded, seeds = pad_images(x.permute(0, 2, 3, 1)), torch.tensor([seed], device=x.device)
-    for step, batch in enumerate(batches, first):
-        images = crop_and_flip(padded, batch[None], seeds, torch.tensor(step, device=x.device))[0]
-        yield images.permute(0, 3, 1, 2), y[batch]
+@dataclass
+class _Part:
+    """What occurs ``count`` times in a training, and is timed in every so many turns."""
+
+    run: Callable[[], None]
+    count: int
+    every: int = _RARE
+    times: list[float] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """The median, the first turns left out."""
+        return median(self.times[-(-_WARM_UP // self.every) :] or self.times)
+
+
+def _parts(training: Training) -> list[_Part]:
+    config, (_, batches) = training.config, next(training.epochs())
+    epochs = config.blocks * config.epochs
+    steps = epochs * math.ceil(config.n / config.batch)
+    parts = [_Part(partial(training.step, *next(batches)), steps, every=1)]
+    if training.method.rule == "evidence":
+        clock = Clock(config.n, training.task)
+        due = sum(clock.is_due(step, None) for step in range(1, steps + 1))
+        parts.append(_Part(training.update_evidence, due))
+    elif training.method.rule is not None:
+        parts.append(_Part(training.update, config.blocks))
+    if training.method.stop_early:
+        parts.append(_Part(training.check, sum(map(training.is_checked, range(epochs)))))
+    return parts
+
+
+def _time(part: Callable[[], None], device: torch.device) -> float:
+    start = time.perf_counter()
+    part()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
+
+
+class Training:
+    """A network, its optimizer, and what its method adds to them; arguments as :func:`train`."""
+
+    def __init__(self, replica: Replica, config: Config, x: Tensor, y: Tensor) -> None:
+        self.method, self._seed = replica.recipe, replica.seed
+        self._strengths = self.method.strengths(config)
+        chosen = random.subset(len(x), config.n, replica.seed)
+        self.config = config.without_held_out() if self.method.stop_early else config
+        self._chosen, self._held_out = chosen[: self.config.n], chosen[self.config.n :]
+        self._x, self._y = x, y
+        self._loss: Callable[..., Tensor] = mse_loss if y.ndim == 2 else cross_entropy
+        self.network = Network(
+            ARCHITECTURES[config.data],
+            replica.seed,
+            self.method.batch_norm,
+            self._strengths.dropout,
+        ).to(x.device, x.dtype)
+        self._optimizer = torch.optim.Adam(
+            self.network.parameters(), config.lr, weight_decay=self._strengths.weight_decay
+        )
+        self.task = "regression" if y.ndim == 2 else "classification"
+        self._peer = None
+        if self.method.rule == "marginal-likelihood":
+            self._peer = MarginalLikelihood(self.network, self.config.n, self.task)
+        self.reg = self._regularizer()
+        self._best, self._kept = math.inf, self.network.state_dict()
+
+    def _regularizer(self) -> adareg.AdaReg | None:
+        method, config = self.method, self.config
+        if method.rule is None or self._peer is not None:
+            return None
+        if method.rule == "evidence":
+            reg = adareg.AdaReg(
+                self.network,
+                method.layers,
+                rule="evidence",
+                n_samples=config.n,
+                likelihood=self.task,
+            )
+            reg.attach(self._optimizer, data=self._samples())
+            return reg
+        strength = self._strengths.adareg
+        reg = adareg.AdaReg(self.network, method.layers, strength, config.bounds, method.rule)
+        reg.attach(self._optimizer)
+        return reg
+
+    def _samples(self) -> tuple[Tensor, Tensor]:
+        return self._x[self._chosen], self._y[self._chosen]
+
+    def step(self, inputs: Tensor, targets: Tensor) -> None:
+        """One step of the optimizer."""
+        self._optimizer.zero_grad()
+        *hidden, output = self.network.hidden(inputs)
+        loss = self._loss(output, targets)
+        if self._strengths.decov > 0:
+            loss = loss + self._strengths.decov * sum(decov(h) for h in hidden)
+        loss.backward()
+        if self._peer is not None:
+            self._peer.add_gradients()
+        self._optimizer.step()
+
+    def update(self) -> None:
+        """What happens after a block; the evidence rule has its own times, in ``step``."""
+        if self._peer is not None:
+            self._keep(self._peer.update(*self._samples()))
+        elif self.reg is not None and self.method.rule != "evidence":
+            self.reg.update()
+
+    def take_ordinary_dropout(self) -> None:
+        """Replace dropout that can be repeated elsewhere by torch's."""
+        rate = self._strengths.dropout
+        for i, drop in enumerate(self.network.drop):
+            assert isinstance(drop, Dropout)
+            self.network.drop[i] = nn.Dropout(rate) if drop.rate else nn.Identity()
+
+    def update_evidence(self) -> None:
+        """An update of the evidence rule out of turn, to time it."""
+        assert self.reg is not None
+        self.reg.update(*self._samples())
+
+    def is_checked(self, epoch: int) -> bool:
+        """Whether early stopping looks at its held-out samples after an epoch."""
+        every = -(-self.config.blocks * self.config.epochs // CHECKS)
+        return self.method.stop_early and (epoch + 1) % every == 0
+
+    @torch.no_grad()
+    def check(self) -> None:
+        """Early stopping: keep the weights if they are the best so far."""
+        self.network.eval()
+        loss = self._loss(self.network(self._x[self._held_out]), self._y[self._held_out])
+        self.network.train()
+        self._keep(loss.item())
+
+    def _keep(self, score: float) -> None:
+        if score < self._best:
+            self._best, self._kept = score, copy.deepcopy(self.network.state_dict())
+
+    def finish(self) -> tuple[Network, adareg.AdaReg | None]:
+        """The network with the weights it chose, if it chooses, and its AdaReg."""
+        if math.isfinite(self._best):
+            self.network.load_state_dict(self._kept)
+        return self.network.eval(), self.reg
+
+    def epochs(self) -> Iterator[tuple[int, Iterator[tuple[Tensor, Tensor]]]]:
+        """Every epoch's number and batches, those that the engine gives to this seed."""
+        config, first = self.config, 0
+        for epoch in range(config.blocks * config.epochs):
+            order = self._chosen[random.order(config.n, self._seed, epoch)].to(self._x.device)
+            batches = order.split(config.batch)
+            yield epoch, self._load(batches, first)
+            first += len(batches)
+
+    def _load(self, batches: tuple[Tensor, ...], first: int) -> Iterator[tuple[Tensor, Tensor]]:
+        x, y = self._x, self._y
+        if not self.config.augment:
+            yield from ((x[batch], y[batch]) for batch in batches)
+            return
+        padded = pad_images(x.permute(0, 2, 3, 1))
+        seeds = torch.tensor([self._seed], device=x.device)
+        for step, batch in enumerate(batches, first):
+            at = torch.tensor(step, device=x.device)
+            images = crop_and_flip(padded, batch[None], seeds, at)[0]
+            yield images.permute(0, 3, 1, 2), y[batch]

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from adareg.core.metrics import correlation, spectral_norm, stable_rank
+from adareg.lab import alone, tuning
 from adareg.lab.config import Config
 from adareg.lab.data import Dataset
 from adareg.lab.engine import Data, Progress, Replica, Trainer, products, stacks
+from adareg.lab.learned import workshop
 from adareg.lab.methods import METHODS
 from adareg.lab.models import ARCHITECTURES
+from adareg.lab.scores import scores
 
 #: How torch says it where it has no class for it: on a CPU, and for the workspace of a product.
 _OUT_OF_MEMORY = ("DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED")
@@ -42,6 +47,8 @@ def check(config: Config, source: Dataset, replicas: Sequence[Replica]) -> None:
     for method in {METHODS[replica.method] for replica in replicas}:
         if method.layers == "conv" and not ARCHITECTURES[config.data].channels:
             raise ValueError(f"{method.label}: the network for {config.data} has no convolutions")
+    if config.trials and not config.held_out:
+        raise ValueError(f"n={config.n}: trials need five samples or more, to hold out a fifth")
     normed = any(METHODS[replica.method].batch_norm for replica in replicas)
     if normed and 1 in (config.n % config.batch, config.n, config.batch):
         raise ValueError(
@@ -57,19 +64,80 @@ def run(
     device: torch.device,
     progress: Progress = lambda samples: None,
 ) -> list[Outcome]:
-    """Train all replicas of a cell, in as few stacks as there is memory for."""
+    """Train all replicas of a cell, in as few stacks as there is memory for.
+
+    In a cell with trials, what a method tunes is chosen first, for each seed, and the records
+    say what that was and what it cost.
+    """
     check(config, source, replicas)
     outcomes: list[Outcome] = []
     with products(config.precision) as dtype:
         data = Data(source, config, device, dtype)
-        for group in stacks(replicas):
-            outcomes += _train_or_split(config, group, data, progress)
+        choices = _tune(config, replicas, data, progress) if config.trials else {}
+        train = partial(_train, config, data, choices)
+        for group in stacks([tuning.chosen(replica, choices) for replica in replicas]):
+            outcomes += _train_or_split(config, group, train, progress)
+        if config.trials:
+            _add_costs(config, outcomes, source, device, dtype)
     return outcomes
 
 
-def _train_or_split(
+def _tune(
     config: Config, replicas: Sequence[Replica], data: Data, progress: Progress
-) -> list[Outcome]:
+) -> tuning.Choices:
+    trials = tuning.trials(config, replicas)
+    validate = partial(_validate, config, data)
+    found = [
+        pair
+        for group in stacks(trials)
+        for pair in _train_or_split(config, group, validate, progress)
+    ]
+    return tuning.choose(found)
+
+
+def _validate(
+    config: Config, data: Data, replicas: Sequence[Replica], progress: Progress
+) -> list[tuple[Replica, float]]:
+    """Train on four fifths of the samples; the loss of each replica on the others."""
+    architecture = ARCHITECTURES[config.data]
+    trainer = Trainer(replicas, architecture, config, data, progress, hold_out=True)
+    deque(trainer.run(), maxlen=0)
+    return list(zip(replicas, trainer.validation_loss().tolist(), strict=True))
+
+
+def _add_costs(
+    config: Config,
+    outcomes: Sequence[Outcome],
+    source: Dataset,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> None:
+    """What a network of each method takes alone, and how many were trained to get it.
+
+    Where it is trained fastest: on the device if it has convolutions, else on a CPU.
+    """
+    where = workshop(ARCHITECTURES[config.data], device)
+    x = source.x_train.to(where, dtype)
+    y = source.y_train.to(where, dtype if source.task == "regression" else None)
+    firsts = {outcome.replica.method: outcome.replica for outcome in outcomes}
+    times = alone.seconds(list(firsts.values()), config, x, y)
+    alone_seconds = dict(zip(firsts, times, strict=True))
+    for outcome in outcomes:
+        method = outcome.replica.method
+        outcome.metrics["trainings"] = tuning.trainings(config, method)
+        outcome.metrics["samples"] = tuning.samples(config, method)
+        outcome.metrics["alone_seconds"] = alone_seconds[method]
+
+
+T = TypeVar("T")
+
+
+def _train_or_split(
+    config: Config,
+    replicas: Sequence[Replica],
+    train: Callable[[Sequence[Replica], Progress], list[T]],
+    progress: Progress,
+) -> list[T]:
     """Out of memory: two stacks of half the size, one after the other.
 
     Raises:
@@ -83,7 +151,7 @@ def _train_or_split(
         progress(samples)
 
     try:
-        return _train(config, replicas, data, counted)
+        return train(replicas, counted)
     except (RuntimeError, MemoryError) as error:
         if not _out_of_memory(error):
             raise
@@ -98,7 +166,7 @@ def _train_or_split(
     return [
         outcome
         for part in (replicas[:half], replicas[half:])
-        for outcome in _train_or_split(config, part, data, progress)
+        for outcome in _train_or_split(config, part, train, progress)
     ]
 
 
@@ -114,19 +182,27 @@ def _out_of_memory(error: BaseException | None) -> bool:
 
 
 def _train(
-    config: Config, replicas: Sequence[Replica], data: Data, progress: Progress
+    config: Config,
+    data: Data,
+    choices: tuning.Choices,
+    replicas: Sequence[Replica],
+    progress: Progress,
 ) -> list[Outcome]:
-    """Blocks of epochs, with an update of AdaReg's precisions after each (Alg. 1)."""
+    """All blocks of epochs; cells with trials may have thousands, and keep each block's last."""
     trainer = Trainer(replicas, ARCHITECTURES[config.data], config, data, progress)
     losses: list[Tensor] = []
     curves: list[dict[str, Tensor]] = []
-    for epoch in range(config.blocks * config.epochs):
-        losses.append(trainer.epoch(epoch))
-        if (epoch + 1) % config.epochs == 0:
-            trainer.update()
+    for epoch, loss in trainer.run():
+        if not config.trials or (epoch + 1) % trainer.config.epochs == 0:
+            losses.append(loss)
         if config.evaluate_every and (epoch + 1) % config.evaluate_every == 0:
             curves.append(_losses(trainer))
-    return _outcomes(trainer, losses, curves)
+    outcomes = _outcomes(trainer, losses, curves)
+    if config.trials:
+        for outcome, found in zip(outcomes, scores(trainer, choices), strict=True):
+            outcome.metrics.update(found)
+            outcome.arrays = {"trials": tuning.tried(outcome.replica, choices)}
+    return outcomes
 
 
 def _losses(trainer: Trainer) -> dict[str, Tensor]:
@@ -193,7 +269,7 @@ def _outcomes(
         if config.covariances:
             arrays.update(_covariances(trainer, i))
         outcome = Outcome(
-            replica,
+            Replica(replica.method, replica.seed),
             metrics,
             {"running_loss": running[i], **{name: values[i] for name, values in curves.items()}},
             {layer: {key: v[i] for key, v in values.items()} for layer, values in spectra.items()},

@@ -13,7 +13,7 @@ PRECISIONS = ("float32", "tf32", "float64")
 
 #: Fields that are newer than the first records. At its default such a field does not count in the
 #: digest, so that older records are still found.
-_LATER: frozenset[str] = frozenset()
+_LATER: frozenset[str] = frozenset({"trials"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,8 @@ class Config:
         test: how many test samples count; 0 for all.
         covariances: record the learned row and column covariances of the last layer.
         precision: of matrix products: "float32", "tf32" (GPU), or "float64" throughout.
+        trials: how many values a method with something to tune tries on a held-out fifth of its
+            own n samples, before it is trained on all of them; 0 for no tuning.
     """
 
     data: str
@@ -56,6 +58,7 @@ class Config:
     test: int = 0
     covariances: bool = False
     precision: str = "tf32"
+    trials: int = 0
 
     def __post_init__(self) -> None:
         for name in ("batch", "blocks", "epochs"):
@@ -64,7 +67,7 @@ class Config:
                 isinstance(getattr(self, name), int) and getattr(self, name) > 0,
                 "a positive integer",
             )
-        for name in ("n", "evaluate_every", "test"):
+        for name in ("n", "evaluate_every", "test", "trials"):
             self._check(
                 name,
                 isinstance(getattr(self, name), int) and getattr(self, name) >= 0,
@@ -106,6 +109,17 @@ class Config:
         return 1 / (2 * self.n) if self.strength == "auto" else float(self.strength)
 
     @property
+    def held_out(self) -> int:
+        """How many of the n samples validate: a fifth."""
+        return self.n // 5
+
+    def without_held_out(self) -> Config:
+        """The same number of steps on the other four fifths."""
+        n = self.n - self.held_out
+        steps, fewer = (math.ceil(size / self.batch) for size in (self.n, n))
+        return replace(self, n=n, epochs=max(1, round(self.epochs * steps / fewer)))
+
+    @property
     def slug(self) -> str:
         """A short name for files and progress bars."""
         return f"n{self.n}-b{self.batch}"
@@ -128,6 +142,11 @@ class Config:
             raise ValueError(f"unknown config key {unknown[0]!r}; there are: {', '.join(types)}")
         parsed = {key: _parse(key, str(types[key]), text) for key, text in values.items()}
         return replace(self, **parsed)
+
+
+def complete(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A recorded config with the fields that are newer than it."""
+    return {f.name: f.default for f in fields(Config) if f.name in _LATER} | dict(values)
 
 
 def _is_number(value: object) -> bool:

@@ -9,13 +9,17 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, pad
+from torch.nn.functional import cross_entropy
 
+from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
 from adareg.core.rules import solve_all
 from adareg.lab import random
+from adareg.lab.augment import crop_and_flip, pad_images
+from adareg.lab.best import Best
 from adareg.lab.config import Config
 from adareg.lab.data import Dataset
+from adareg.lab.learned import Evidence, Peers, load, workshop
 from adareg.lab.methods import METHODS, Method, decov
 from adareg.lab.models import Architecture, Network
 from adareg.lab.random import Purpose
@@ -33,16 +37,22 @@ _EVALUATE = {"cpu": 2**12, "cuda": 2**17}
 #: Steps of one batch size within a block from which recording a CUDA graph pays.
 _GRAPH_FROM = 16
 
-#: Pixels of padding before a random crop (the authors').
-_PADDING = 4
+#: How often early stopping looks at its held-out samples, at most.
+CHECKS = 200
 
 
 @dataclass(frozen=True)
 class Replica:
-    """One network of a stack: a method's name and a seed."""
+    """One network of a stack: a method's name, a seed, and perhaps what the method tunes."""
 
     method: str
     seed: int
+    value: float | None = None
+
+    @property
+    def recipe(self) -> Method:
+        """The method, with the value."""
+        return METHODS[self.method].tuned(self.value)
 
 
 class Data:
@@ -77,11 +87,13 @@ class Trainer:
     samples in the same batches with the same augmentation and dropout masks.
 
     Args:
-        replicas: all with batch normalisation or all without.
+        replicas: all with batch normalisation or all without; all with early stopping or all
+            without.
         architecture: of every network.
         config: the cell.
         data: the data set, on the device of training.
         progress: told about every epoch.
+        hold_out: leave a fifth of the samples out of training, as early stopping does.
     """
 
     def __init__(
@@ -91,21 +103,27 @@ class Trainer:
         config: Config,
         data: Data,
         progress: Progress = lambda samples: None,
+        hold_out: bool = False,
     ) -> None:
-        self.replicas, self.config, self.data, self.progress = replicas, config, data, progress
-        self.methods = [METHODS[replica.method] for replica in replicas]
+        self.methods = [replica.recipe for replica in replicas]
+        self.replicas, self.data, self.progress = replicas, data, progress
+        self._stops_early = self.methods[0].stop_early
+        whole, held_out = config.n, hold_out or self._stops_early
+        self.config = config = config.without_held_out() if held_out else config
         device, dtype = data.x.device, data.x.dtype
         self.stack = Stack(
             [Network(architecture, r.seed, METHODS[r.method].batch_norm) for r in replicas],
             device,
             dtype,
         )
-        self._subsets = {
-            s: random.subset(len(data.x), config.n, s) for s in sorted({r.seed for r in replicas})
+        chosen = {
+            s: random.subset(len(data.x), whole, s) for s in sorted({r.seed for r in replicas})
         }
         self.seeds = torch.tensor([replica.seed for replica in replicas], device=device)
-        self._which = torch.tensor([list(self._subsets).index(r.seed) for r in replicas]).to(device)
+        self._which = torch.tensor([list(chosen).index(r.seed) for r in replicas]).to(device)
+        self._subsets = {seed: own[: config.n] for seed, own in chosen.items()}
         self.subset = self._share(self._subsets)
+        self.held_out = self._share({seed: own[config.n :] for seed, own in chosen.items()})
         self.step = torch.zeros((), dtype=torch.int64, device=device)
         self.optimizer = torch.optim.Adam(
             self.stack.parameters.values(),
@@ -125,9 +143,35 @@ class Trainer:
             key: MatrixNormal.identity(self.stack.matrix(key[1])[members])
             for key, members in self._regularized.items()
         }
+        by_evidence, by_peer = map(self._learning, ("evidence", "marginal-likelihood"))
+        self._evidence = Evidence(*by_evidence) if by_evidence else None
+        self._peers = Peers(*by_peer) if by_peer else None
+        self._by_peer = self._members(lambda method: method.rule == "marginal-likelihood")
+        if self._peers is not None:
+            self._decays = self._peers.decays().to(device, dtype)
+        self.best = Best({**self.stack.parameters, **self.stack.buffers}, len(replicas))
         self.train_loss = torch.zeros(len(replicas), dtype=dtype, device=device)
         self._graphs: dict[int, tuple[Tensor, torch.cuda.CUDAGraph]] = {}
         self._seen: dict[int, int] = defaultdict(int)
+        self._steps_done = 0
+        if self._evidence is not None:
+            self._take_over_evidence(self._evidence)
+
+    def run(self) -> Iterator[tuple[int, Tensor]]:
+        """All blocks of epochs, an update after each block (Alg. 1).
+
+        Yields each epoch's number and losses as it ends. Afterwards the replicas that choose
+        among their weights have those they chose.
+        """
+        epochs = self.config.blocks * self.config.epochs
+        for epoch in range(epochs):
+            loss = self.epoch(epoch)
+            if (epoch + 1) % self.config.epochs == 0:
+                self.update()
+            if self._stops_early and (epoch + 1) % -(-epochs // CHECKS) == 0:
+                self.best.offer(self.validation_loss())
+            yield epoch, loss
+        self.best.restore()
 
     def epoch(self, epoch: int) -> Tensor:
         """One pass over the training samples; each replica's mean training loss, (R,)."""
@@ -136,6 +180,10 @@ class Trainer:
         self.train_loss.zero_()
         for samples in self._share(ordered).split(batch, dim=1):
             self._run(samples.contiguous())
+            self._steps_done += 1
+            if self._evidence is not None and self._evidence.is_due(self._steps_done):
+                self._evidence.update(self.stack.parameters, self._samples)
+                self._take_over_evidence(self._evidence)
         self.progress(n * len(self.replicas))
         return self.train_loss / n
 
@@ -147,12 +195,56 @@ class Trainer:
         says that it diverged.
         """
         for (rule, layer), prior in self.priors.items():
+            if rule == "evidence":
+                continue
             W = self.stack.matrix(layer)[self._regularized[rule, layer]]
             W = torch.where(W.isfinite().all(-1).all(-1)[:, None, None], W, 0)
             solved = solve_all({layer: W}, {layer: prior}, rule, self.config.bounds)
             self.priors[rule, layer] = solved[layer]
+        if self._peers is not None:
+            self._peers.update(self.stack.parameters, self._samples)
+            self._decays.copy_(self._peers.decays())
+            scores = torch.full_like(self.best.scores, torch.inf)
+            scores[self._peers.members] = scores.new_tensor(self._peers.scores)
+            self.best.offer(scores)
+        self._forget_recordings()
+
+    def _samples(self, i: int) -> tuple[Tensor, Tensor]:
+        """What a replica is trained on, as its own network takes it."""
+        x, y = self.data.x[self.subset[i]], self.data.y[self.subset[i]]
+        return (x.permute(0, 3, 1, 2) if x.ndim == 4 else x), y
+
+    def _take_over_evidence(self, learner: Evidence) -> None:
+        """Give the stack what was found, in place where it has the shape of what was there."""
+        self._strength[learner.members] = self._strength.new_tensor(learner.strengths)
+        for layer, found in learner.priors().items():
+            prior = found.to(self.data.x.device)
+            old = self.priors["evidence", layer]
+            if all(a.basis.shape == b.basis.shape for a, b in _sides(old, prior)):
+                old.copy_(prior)
+            else:
+                self.priors["evidence", layer] = prior
+                self._forget_recordings()
+
+    def _forget_recordings(self) -> None:
         self._graphs.clear()
         self._seen.clear()
+
+    def validation_loss(self) -> Tensor:  # (R,), float64
+        """Mean loss on the held-out samples."""
+        total = torch.zeros(len(self.replicas), dtype=torch.float64, device=self.data.x.device)
+        for part, output in self.predict(self.data.x, self.held_out):
+            total += self.data.loss(output, self.data.y[self.held_out[:, part]]).double().sum(1)
+        return total / self.held_out.shape[1]
+
+    def noises(self) -> dict[int, float]:
+        """σ² of the replicas that have learned it."""
+        learners = [learner for learner in (self._evidence, self._peers) if learner is not None]
+        return {
+            i: noise
+            for learner in learners
+            for i, noise in zip(learner.members, learner.noises, strict=True)
+        }
 
     @torch.no_grad()
     def predict(self, x: Tensor, samples: Tensor | None = None) -> Iterator[tuple[slice, Tensor]]:
@@ -188,11 +280,24 @@ class Trainer:
         keys = {
             (method.rule, layer): None
             for method in self.methods
-            if method.rule is not None
+            if method.rule not in (None, "marginal-likelihood")
             for layer in self.stack.layers(method.layers)
         }
         members = {key: self._members(_uses(*key, self.stack)) for key in keys}
         return {key: found for key, found in members.items() if found is not None}
+
+    def _learning(self, rule: str) -> tuple[list[int], list[Network], str, int, str] | None:
+        """The replicas whose priors are learned by a rule, as their learners want them."""
+        members = self._indices(lambda method: method.rule == rule)
+        if not members:
+            return None
+        (layers,) = {self.methods[i].layers for i in members}
+        architecture, like = self.stack.architecture, self.data.x
+        where = workshop(architecture, like.device)
+        networks = [Network(architecture, 0).to(where, like.dtype) for _ in members]
+        for i, network in zip(members, networks, strict=True):
+            load(network, self.stack.parameters, i)
+        return members, networks, layers, self.config.n, self.data.task
 
     def _indices(self, condition: Callable[[Method], bool]) -> list[int]:
         return [i for i, method in enumerate(self.methods) if condition(method)]
@@ -281,44 +386,29 @@ class Trainer:
     def _regularize(self, grads: dict[str, Tensor]) -> None:
         """Add the gradients of weight decay and of AdaReg's penalty, each to its own replicas."""
         if self._decayed is not None:
-            decay = self._decay[self._decayed]
-            for name, parameter in self.stack.parameters.items():
-                own = parameter[self._decayed]
-                grads[name][self._decayed] += decay.view(-1, *[1] * (own.ndim - 1)) * own
+            self._add_decay(grads, self._decayed, self._decay[self._decayed, None])
+        if self._by_peer is not None:
+            self._add_decay(grads, self._by_peer, self._decays)
         for key, prior in self.priors.items():
             members, name = self._regularized[key], f"{key[1]}.weight"
             product = prior.product(self.stack.matrix(key[1])[members])
             added = 2 * self._strength[members, None, None] * product
             grads[name][members] += added.view_as(grads[name][members]).to(grads[name].dtype)
 
+    def _add_decay(self, grads: dict[str, Tensor], members: Members, decay: Tensor) -> None:
+        """``decay`` is (members, parameter tensors), or one for all tensors."""
+        each = decay.expand(-1, len(self.stack.parameters)).unbind(1)
+        for (name, parameter), rate in zip(self.stack.parameters.items(), each, strict=True):
+            own = parameter[members]
+            grads[name][members] += rate.view(-1, *[1] * (own.ndim - 1)) * own
+
+
+def _sides(one: MatrixNormal, other: MatrixNormal) -> list[tuple[Precision, Precision]]:
+    return [(one.row, other.row), (one.col, other.col)]
+
 
 def _uses(rule: str, layer: str, stack: Stack) -> Callable[[Method], bool]:
     return lambda method: method.rule == rule and layer in stack.layers(method.layers)
-
-
-def pad_images(images: Tensor) -> Tensor:  # (N, H, W, C) -> (N, H + 8, W + 8, C)
-    """Room for :func:`crop_and_flip` to move an image in."""
-    return pad(images, (0, 0, *[_PADDING] * 4))
-
-
-def crop_and_flip(padded: Tensor, samples: Tensor, seeds: Tensor, step: Tensor) -> Tensor:
-    """Images of samples (R, B), each shifted by up to four pixels and flipped half of the time.
-
-    Args:
-        padded: all images, (N, H + 8, W + 8, C).
-        samples: indices of the batch.
-        seeds: of each replica, (R,).
-        step: the number of the training step.
-    """
-    (R, B), (H, W) = samples.shape, (side - 2 * _PADDING for side in padded.shape[1:3])
-    purposes = Purpose.CROP_DOWN, Purpose.CROP_RIGHT, Purpose.FLIP
-    draws = [random.uniform(seeds, purpose, step, (B,)) for purpose in purposes]
-    down, right = ((draw * (2 * _PADDING + 1)).long() for draw in draws[:2])
-    rows = down[..., None] + torch.arange(H, device=padded.device)
-    columns = torch.arange(W, device=padded.device).expand(R, B, W)
-    columns = torch.where(draws[2][..., None] < 0.5, W - 1 - columns, columns)
-    columns = right[..., None] + columns
-    return padded[samples[..., None, None], rows[..., None], columns[..., None, :]]
 
 
 def _channels_last(x: Tensor) -> Tensor:  # (N, C, H, W) -> (N, H, W, C)
@@ -341,9 +431,13 @@ def products(precision: str) -> Iterator[torch.dtype]:
 
 
 def stacks(replicas: Sequence[Replica]) -> list[list[Replica]]:
-    """What can share a stack, with batch normalisation or without; methods in their own order."""
+    """What can share a stack; methods in their own order.
+
+    Not with and without batch normalisation, nor with and without early stopping.
+    """
     rank = {name: i for i, name in enumerate(METHODS)}
-    groups: dict[bool, list[Replica]] = defaultdict(list)
-    for replica in sorted(replicas, key=lambda r: (rank[r.method], r.seed)):
-        groups[METHODS[replica.method].batch_norm].append(replica)
+    groups: dict[tuple[bool, bool], list[Replica]] = defaultdict(list)
+    for replica in sorted(replicas, key=lambda r: (rank[r.method], r.seed, r.value or 0)):
+        method = METHODS[replica.method]
+        groups[method.batch_norm, method.stop_early].append(replica)
     return list(groups.values())

@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from adareg.lab.config import Config
+
+
+@dataclass(frozen=True)
+class Space:
+    """The one number that a method tunes, and where it is looked for.
+
+    Args:
+        field: of ``Method``.
+        low: the smallest value.
+        high: the largest.
+        log: whether orders of magnitude are equally likely, rather than values.
+    """
+
+    field: str
+    low: float
+    high: float
+    log: bool = True
+
+    def at(self, quantile: float) -> float:
+        """The value below which this share of all draws lies."""
+        if self.log:
+            return float(self.low * (self.high / self.low) ** quantile)
+        return self.low + (self.high - self.low) * quantile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +47,10 @@ class Method:
         rule: AdaReg's rule, or None for no AdaReg.
         layers: which layers AdaReg regularizes.
         strength: AdaReg's λ; None for the experiment's.
+        stop_early: train on four fifths of the samples and keep the weights of the epoch with the
+            lowest loss on the others.
+        tunes: what is tuned in cells with trials; None for nothing.
+        tuned_as: the method whose trials decide; empty for its own.
     """
 
     label: str
@@ -34,6 +61,22 @@ class Method:
     rule: str | None = None
     layers: str = "last"
     strength: float | None = None
+    stop_early: bool = False
+    tunes: Space | None = None
+    tuned_as: str = ""
+
+    @property
+    def learns(self) -> bool:
+        """Whether its prior is learned from a posterior, which needs data, not weights alone."""
+        return self.rule in ("evidence", "marginal-likelihood")
+
+    def tuned(self, value: float | None) -> Method:
+        """The method with the number that it tunes set; None leaves it."""
+        if value is None:
+            return self
+        assert self.tunes is not None
+        change: dict[str, Any] = {self.tunes.field: value}
+        return replace(self, **change)
 
     def strengths(self, config: Config) -> Strengths:
         """How much of each ingredient a network of this method gets in a cell; 0 for none."""
@@ -58,12 +101,21 @@ def _value(own: bool | float, default: float) -> float:
     return default if own is True else float(own)
 
 
+_WEIGHT_DECAY = Space("weight_decay", 1e-5, 1.0)
+_DROPOUT = Space("dropout", 0.05, 0.8, log=False)
+_DECOV = Space("decov", 1e-4, 10.0)
+_LAMBDA = Space("strength", 1e-6, 1e-1)
+
 #: One place to add another. Neighbours share an ingredient, so that a stack, which keeps this
 #: order, works on slices.
 METHODS: dict[str, Method] = {
     "none": Method(label="none"),
-    "decov": Method(label="DeCov", decov=True),
-    "weight-decay": Method(label="weight decay", weight_decay=True),
+    "early-stopping": Method(label="early stopping", stop_early=True),
+    "marginal-likelihood": Method(
+        label="marginal likelihood (KFAC-Laplace)", rule="marginal-likelihood", layers="all"
+    ),
+    "decov": Method(label="DeCov", decov=True, tunes=_DECOV),
+    "weight-decay": Method(label="weight decay", weight_decay=True, tunes=_WEIGHT_DECAY),
     "adareg+weight-decay": Method(
         label="AdaReg + weight decay (authors' code)", rule="official", weight_decay=True
     ),
@@ -72,9 +124,18 @@ METHODS: dict[str, Method] = {
     "adareg-conv": Method(label="AdaReg, convolutions", rule="alternating", layers="conv"),
     "adareg-all": Method(label="AdaReg, all layers", rule="alternating", layers="all"),
     "adareg-fc": Method(label="AdaReg, fully connected", rule="alternating", layers="fc"),
-    "adareg": Method(label="AdaReg", rule="alternating"),
+    "adareg": Method(label="AdaReg", rule="alternating", tunes=_LAMBDA),
     "adareg+dropout": Method(label="AdaReg + dropout", rule="alternating", dropout=True),
-    "dropout": Method(label="dropout", dropout=True),
+    "dropout": Method(label="dropout", dropout=True, tunes=_DROPOUT),
+    "evidence+dropout": Method(
+        label="evidence + dropout",
+        rule="evidence",
+        layers="all",
+        dropout=True,
+        tunes=_DROPOUT,
+        tuned_as="dropout",
+    ),
+    "evidence": Method(label="evidence", rule="evidence", layers="all"),
     "batch-norm": Method(label="batch norm", batch_norm=True),
     "adareg+batch-norm": Method(label="AdaReg + batch norm", rule="alternating", batch_norm=True),
 }

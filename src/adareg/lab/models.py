@@ -82,6 +82,9 @@ ARCHITECTURES: dict[str, Architecture] = {
     "sarcos-paper": Architecture((21,), (), (256, 100), 7),
     "digits": Architecture((1, 8, 8), (), (64, 32), 10),
     "digits-completion": Architecture((32,), (), (64, 32), 32),
+    "wine": Architecture((13,), (), (64, 32), 3),
+    "breast-cancer": Architecture((30,), (), (64, 32), 2),
+    "diabetes": Architecture((10,), (), (64, 32), 1),
 }
 
 

@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     CROP_DOWN = 4
     CROP_RIGHT = 5
     FLIP = 6
+    TRIAL = 7
     DROPOUT = 16  # and one more for each further place
 
 

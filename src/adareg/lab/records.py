@@ -19,7 +19,7 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from adareg.lab.config import Config
+from adareg.lab.config import Config, complete
 from adareg.lab.engine import Replica
 
 if TYPE_CHECKING:
@@ -162,6 +162,8 @@ def _read(path: Path) -> Iterable[Record]:
         known = isinstance(record, dict) and record.get("format") == FORMAT
         if not known or not record.keys() >= _KEYS:
             raise RecordError(f"{path} is not a file of records of format {FORMAT}; move it away")
+        if isinstance(record["config"], dict):
+            record["config"] = complete(record["config"])
     return records
 
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 
 import adareg
-from adareg.lab import cell, data, records
+from adareg.lab import cell, data, records, tuning
 from adareg.lab.config import Config
 from adareg.lab.data import Dataset
 from adareg.lab.engine import Progress, Replica, stacks
@@ -38,15 +38,10 @@ class Job:
     replicas: tuple[Replica, ...]
 
     @property
-    def samples(self) -> int:
-        """How many samples each of its networks sees."""
-        return self.config.n * self.config.blocks * self.config.epochs
-
-    @property
     def work(self) -> int:
         """Multiply-adds of all forward passes, to weigh jobs against each other."""
         per_sample = ARCHITECTURES[self.config.data].multiply_adds
-        return self.samples * len(self.replicas) * per_sample
+        return tuning.samples_of_all(self.config, self.replicas) * per_sample
 
     @property
     def title(self) -> str:
@@ -204,10 +199,11 @@ def _copy(job: Job, sources: Sources, store: Store, reporter: Reporter) -> Job |
         return job
     there = {(record["method"], record["seed"]) for record in made}
     left = tuple(r for r in job.replicas if (r.method, r.seed) not in there)
-    rest = replace(job, replicas=left)
+    copied = [replica for replica in job.replicas if replica not in left]
+    rest = replace(job, replicas=left) if left else job
     path = store.write(job.experiment, job.config, made)
-    reporter.start(rest if left else job)
-    reporter.advance(rest if left else job, len(made) * job.samples)
+    reporter.start(rest)
+    reporter.advance(rest, tuning.samples_of_all(job.config, copied))
     if left:
         return rest
     reporter.finish(job, path)

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from adareg.core.linalg import result_dtype
 from adareg.nn.groups import Group
@@ -24,7 +25,12 @@ class Attachment:
     """The tie between an AdaReg and an optimizer; made by :meth:`AdaReg.attach`."""
 
     def __init__(
-        self, reg: AdaReg, optimizer: Optimizer, mode: str, update_every: int | None
+        self,
+        reg: AdaReg,
+        optimizer: Optimizer,
+        mode: str,
+        update_every: int | None,
+        handles: Iterable[RemovableHandle] = (),
     ) -> None:
         optimizer = innermost(optimizer)
         self._reg = reg
@@ -40,7 +46,7 @@ class Attachment:
                 optimizer.register_step_pre_hook(self._before_step),
                 optimizer.register_step_post_hook(self._restore_gradients),
             ]
-        self._handles = [*hooks, optimizer.register_step_post_hook(self._count)]
+        self._handles = [*handles, *hooks, optimizer.register_step_post_hook(self._count)]
         others = [other for other in _ATTACHED.get(optimizer, []) if other.active]
         _ATTACHED[optimizer] = [*others, self]
 
@@ -109,7 +115,11 @@ class Attachment:
 
     def _count(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         skipped = getattr(optimizer, "found_inf", None)
-        if skipped is None or self._update_every is None or not skipped.item():
+        if (
+            skipped is None
+            or not self._reg.counts_updates(self._update_every)
+            or not skipped.item()
+        ):
             self._reg.count_step(self._update_every)
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from adareg.core import evidence
 from adareg.core.linalg import NonFiniteError, factor_dtype, result_dtype
 from adareg.core.metrics import spectral_norm, stable_rank
 from adareg.core.precision import Precision
@@ -18,6 +19,7 @@ from adareg.core.prior import MatrixNormal
 from adareg.core.rules import check_rule, solve_all
 from adareg.core.spectrum import BOUNDS, check_bounds
 from adareg.nn.attach import MODES, Attachment
+from adareg.nn.evidence import Correlations, Evidence
 from adareg.nn.groups import Group, make_groups, placement
 from adareg.nn.select import Layer, Selection, by_name, select
 
@@ -41,8 +43,14 @@ class AdaReg:
         strength: λ > 0, or ``"auto"`` for ``1/(2·n_samples)``, which makes the penalty the
             prior's share of a maximum a posteriori estimate.
         bounds: smallest and largest eigenvalue (u, v) of every precision.
-        rule: ``"alternating"`` (Alg. 1), ``"joint"`` or ``"official"``; see :func:`adareg.solve`.
-        n_samples: size of the training set, for ``strength="auto"``.
+        rule: ``"alternating"`` (Alg. 1), ``"joint"`` or ``"official"``, see
+            :func:`adareg.solve`; or ``"evidence"``, which learns strengths and shapes of all
+            layers from the data, needs ``n_samples``, and has no use for strength and bounds.
+        n_samples: size of the training set, for ``strength="auto"`` and ``rule="evidence"``.
+        likelihood: for ``rule="evidence"``: ``"classification"`` (the default; outputs are
+            logits) or ``"regression"``; see :class:`adareg.nn.evidence.Evidence`.
+        loss_scale: for ``rule="evidence"``: the training loss is this many times the mean
+            cross-entropy, or ``nn.MSELoss()``.
 
     >>> import adareg, torch
     >>> from torch import nn
@@ -64,24 +72,31 @@ class AdaReg:
         rule: str = "alternating",
         *,
         n_samples: int | None = None,
+        likelihood: str | None = None,
+        loss_scale: float | None = None,
     ) -> None:
         self.model = model
-        self.strength = _resolve_strength(strength, n_samples)
         self.bounds = check_bounds(bounds)
-        self.rule = check_rule(rule)
+        self._evidence = _make_evidence(rule, n_samples, likelihood, loss_scale)
+        if self._evidence is None:
+            self.strength = _resolve_strength(strength, n_samples)
+        self.rule = _check_rule(rule)
         self._layers = {layer.name: layer for layer in select(model, layers)}
-        self._regroup({n: MatrixNormal.identity(x.matrix) for n, x in self._layers.items()})
+        start = MatrixNormal.identity if self._evidence is None else evidence.start
+        self._regroup({n: start(x.matrix) for n, x in self._layers.items()})
         self._attachment: Attachment | None = None
         self._captured = False
         self._steps = 0
 
     @property
     def strength(self) -> float:
-        """λ; may be set during training."""
-        return self._strength
+        """λ; may be set during training, unless the rule learns it."""
+        return self._strength if self._evidence is None else self._evidence.strength
 
     @strength.setter
     def strength(self, value: float) -> None:
+        if self._evidence is not None:
+            raise ValueError("rule='evidence' learns the strength; it cannot be set")
         self._strength = _resolve_strength(value, None)
 
     @property
@@ -111,13 +126,24 @@ class AdaReg:
         return self.strength * total
 
     @torch.inference_mode(False)
-    def update(self) -> None:
+    def update(self, inputs: Any = None, targets: Tensor | None = None) -> None:
         """Set every selected layer's precisions in closed form from its present weight.
+
+        Args:
+            inputs: for ``rule="evidence"`` alone: some of the training inputs, at best all or
+                300; a tensor, a tuple or a dict of the model's arguments, or an iterable of
+                such batches.
+            targets: what belongs to the inputs; needed for regression.
 
         Raises:
             NonFiniteError: a weight is not finite. It is named, all precisions stay as they
                 were, and training can go on.
         """
+        if self._evidence is not None:
+            self._update_evidence(inputs, targets)
+            return
+        if inputs is not None or targets is not None:
+            raise ValueError(f"rule={self.rule!r} looks at the weights alone: call update()")
         groups = {str(i): group for i, group in enumerate(self.groups)}
         weights = {name: group.matrix.detach() for name, group in groups.items()}
         priors = {name: group.prior for name, group in groups.items()}
@@ -131,8 +157,19 @@ class AdaReg:
         else:
             self._groups = [Group(groups[name].layers, solved[name]) for name in groups]
 
+    def _update_evidence(self, inputs: Any, targets: Tensor | None) -> None:
+        if inputs is None:
+            raise ValueError("rule='evidence' needs training inputs: update(inputs)")
+        assert self._evidence is not None
+        solved = self._evidence.update(self.model, self._layers, self.priors, inputs, targets)
+        self._regroup(solved)
+
     def attach(
-        self, optimizer: Optimizer, mode: str = "coupled", update_every: int | None = None
+        self,
+        optimizer: Optimizer,
+        mode: str = "coupled",
+        update_every: int | None = None,
+        data: Any = None,
     ) -> Attachment:
         """Regularize inside ``optimizer.step()``, so that the training loop need not change.
 
@@ -148,7 +185,11 @@ class AdaReg:
                 weights after the step, exactly and at any learning rate, as AdamW does for
                 weight decay.
             update_every: call :meth:`update` after every so many optimizer steps; ``None``
-                leaves it to you.
+                leaves it to you, but for ``rule="evidence"``, which then updates at steps that
+                grow by a third each time, some twenty times in a thousand steps.
+            data: for ``rule="evidence"``: ``(inputs, targets)`` of the training set, or an
+                iterable of such pairs, a data loader for example. Without it the inputs of the
+                latest training batches are used, which is enough for classification.
 
         Returns:
             A handle; ``handle.remove()`` detaches.
@@ -164,12 +205,23 @@ class AdaReg:
             raise ValueError(f"update_every={update_every!r}: expected a positive integer or None")
         if self._attachment is not None and self._attachment.active:
             raise RuntimeError("this AdaReg is attached already; call remove() on its handle first")
-        self._attachment = Attachment(self, optimizer, mode, update_every)
+        if self._evidence is None and data is not None:
+            raise ValueError(f"data is used with rule='evidence' alone, not {self.rule!r}")
+        handles = [] if self._evidence is None else self._evidence.observe(self.model, data)
+        self._attachment = Attachment(self, optimizer, mode, update_every, handles)
         return self._attachment
+
+    def counts_updates(self, update_every: int | None) -> bool:
+        """Whether some optimizer steps are followed by an update."""
+        return update_every is not None or self._evidence is not None
 
     def count_step(self, update_every: int | None) -> None:
         """Count an optimizer step, and :meth:`update` after every ``update_every`` of them."""
         self._steps += 1
+        if self._evidence is not None:
+            if self._evidence.is_due(self._steps, update_every):
+                self.update(*self._evidence.observed())
+            return
         if update_every is not None and self._steps % update_every == 0:
             self.update()
 
@@ -190,7 +242,27 @@ class AdaReg:
             penalty, *rest = numbers
             metrics["penalty"] += penalty
             metrics.update({f"{name}/{key}": x for key, x in zip(keys[1:], rest, strict=True)})
+        if self._evidence is not None:
+            metrics.update(self._evidence.metrics())
         return metrics
+
+    def correlations(self, name: str) -> Correlations:
+        """Correlations between a layer's rows, of a last layer between classes or tasks.
+
+        For ``rule="evidence"``: mean and 95 % interval over 400 draws from the posterior that
+        the last update found.
+
+        Raises:
+            RuntimeError: there was no update yet, in this process.
+        """
+        if self._evidence is None:
+            raise ValueError(
+                f"rule={self.rule!r} knows no posterior; adareg.correlation(weight) gives the "
+                f"correlations of the weight itself"
+            )
+        if name not in self._layers:
+            raise ValueError(f"{name!r} is no layer of this AdaReg: {', '.join(self._layers)}")
+        return self._evidence.correlations(name, self._layers[name], self.priors[name])
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on exactly; tensors and plain values only."""
@@ -200,6 +272,7 @@ class AdaReg:
             "bounds": list(self.bounds),
             "rule": self.rule,
             "steps": self._steps,
+            "evidence": None if self._evidence is None else self._evidence.state_dict(),
             "priors": {
                 name: {"row": list(prior.row.factors), "col": list(prior.col.factors)}
                 for name, prior in self.priors.items()
@@ -216,8 +289,10 @@ class AdaReg:
         try:
             if state["format"] != _FORMAT:
                 raise ValueError(f"state has format {state['format']!r}, expected {_FORMAT}")
-            strength = _resolve_strength(state["strength"], None)
-            bounds, rule = check_bounds(tuple(state["bounds"])), check_rule(state["rule"])
+            learned = state.get("evidence")
+            learned = None if learned is None else Evidence.from_state(learned)
+            strength = 1.0 if learned else _resolve_strength(state["strength"], None)
+            bounds, rule = check_bounds(tuple(state["bounds"])), _check_rule(state["rule"])
             steps = int(state["steps"])
             stored = {
                 name: (Precision(*factors["row"]), Precision(*factors["col"]))
@@ -226,7 +301,7 @@ class AdaReg:
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"this is not the state of an AdaReg: {error!r}") from error
         priors = self._match(stored)
-        self.strength, self.bounds, self.rule = strength, bounds, rule
+        self._strength, self.bounds, self.rule, self._evidence = strength, bounds, rule, learned
         self._steps = steps
         self._regroup(priors)
 
@@ -318,6 +393,30 @@ def _fits(precision: Precision, shape: torch.Size) -> bool:
 
 def _is_positive_integer(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) > 0
+
+
+def _check_rule(rule: str) -> str:
+    return rule if rule == "evidence" else check_rule(rule)
+
+
+def _make_evidence(
+    rule: str, n_samples: int | None, likelihood: str | None, loss_scale: float | None
+) -> Evidence | None:
+    if rule == "evidence":
+        if not _is_positive_integer(n_samples):
+            raise ValueError(
+                f"rule='evidence' needs the size of the training set; got "
+                f"n_samples={n_samples!r}, expected a positive integer"
+            )
+        return Evidence(
+            int(n_samples),  # type: ignore[arg-type]
+            likelihood or "classification",
+            1.0 if loss_scale is None else loss_scale,
+        )
+    for name, value in (("likelihood", likelihood), ("loss_scale", loss_scale)):
+        if value is not None:
+            raise ValueError(f"{name}={value!r} is used with rule='evidence' alone")
+    return None
 
 
 def _resolve_strength(strength: float | str, n_samples: int | None) -> float:

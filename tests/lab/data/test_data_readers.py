@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.io
 import torch
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_wine
 
 from adareg.lab import data
 from adareg.lab.data import cifar10, mnist, sarcos, scale
@@ -245,6 +245,45 @@ def test_provenance_is_plain_and_complete(name):
     assert json.loads(json.dumps(record)) == record
     assert set(record) == {"source", "files", "split", "counts", "normalisation"}
     assert record["counts"] == {"train": 1197, "test": 600}
+
+
+# Tables
+
+
+@pytest.mark.parametrize(
+    ("name", "loader", "n_train"),
+    [("wine", load_wine, 108), ("breast-cancer", load_breast_cancer, 369)],
+)
+def test_tables_of_classes(name, loader, n_train):
+    made, bunch = data.load(name), loader()
+    assert (made.n_train, len(made.x_test)) == (n_train, len(bunch.data) - n_train)
+    assert made.names == tuple(bunch.target_names)
+    counts = made.y_train.bincount() + made.y_test.bincount()
+    assert counts.tolist() == np.bincount(bunch.target).tolist()
+    share = made.y_train.bincount() / n_train
+    np.testing.assert_allclose(share, np.bincount(bunch.target) / len(bunch.data), atol=0.06)
+    both = torch.cat([made.x_train, made.x_test])
+    assert made.x_train.mean(0).abs().max() < 1e-5
+    np.testing.assert_allclose(made.x_train.std(0, correction=0), 1, rtol=1e-5)
+    for column in range(both.shape[1]):  # the same rows in another order and unit
+        ours, theirs = both[:, column].sort().values, np.sort(bunch.data[:, column])
+        assert np.corrcoef(ours, theirs)[0, 1] > 1 - 1e-6
+
+
+def test_diabetes_is_one_standardised_task():
+    made, bunch = data.load("diabetes"), load_diabetes(scaled=False)
+    assert made.y_train.shape == (292, 1)
+    assert made.y_train.square().mean().item() == pytest.approx(1, rel=1e-5)
+    both = torch.cat([made.y_train, made.y_test]).flatten().sort().values
+    assert np.corrcoef(both, np.sort(bunch.target))[0, 1] > 1 - 1e-6
+
+
+def test_other_tables_are_refused(monkeypatch):
+    changed = load_wine()
+    changed.data[3, 2] += 1
+    monkeypatch.setattr("sklearn.datasets.load_wine", lambda: changed)
+    with pytest.raises(data.DataError, match="wine of scikit-learn .* is not as expected"):
+        data.load("wine")
 
 
 # The real files

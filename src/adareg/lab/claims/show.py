@@ -18,10 +18,19 @@ from adareg.lab.claims.base import (
     PARTLY,
     REPRODUCED,
     VERDICTS,
+    Claim,
     Judgement,
 )
+from adareg.lab.claims.smalldata import CRITERIA, MET, NOT_MET
 
-STYLES = {REPRODUCED: "green", PARTLY: "yellow", NOT_REPRODUCED: "red", NOT_ENOUGH: "dim"}
+STYLES = {
+    REPRODUCED: "green",
+    MET: "green",
+    PARTLY: "yellow",
+    NOT_REPRODUCED: "red",
+    NOT_MET: "red",
+    NOT_ENOUGH: "dim",
+}
 
 
 #: A symbol for each verdict, so that colour is never alone.
@@ -31,17 +40,8 @@ SYMBOLS = {REPRODUCED: "✔", PARTLY: "◐", NOT_REPRODUCED: "✘", NOT_ENOUGH: 
 def table(judgements: Mapping[str, Judgement], console: Console) -> None:
     """Print each claim of which something was measured: paper, measured, verdict; and the rest."""
     shown = {key: judgement for key, judgement in judgements.items() if judgement.effects}
-    columns = Table("claim", "paper", "measured", "verdict", show_lines=True)
-    for key, judgement in shown.items():
-        claim = CLAIMS[key]
-        columns.add_row(
-            Text(f"{claim.title} ({claim.where})"),
-            Text(claim.paper),
-            Text(judgement.measured),
-            Text(judgement.verdict, style=STYLES[judgement.verdict]),
-        )
     if shown:
-        console.print(columns)
+        _print(CLAIMS, shown, ("claim", "paper", "measured", "verdict"), console)
     console.print(_counts(judgements), highlight=False)
     missing = dict.fromkeys(c for judgement in judgements.values() for c in judgement.missing)
     if missing:
@@ -76,19 +76,44 @@ def as_markdown(judgements: Mapping[str, Judgement]) -> str:
     return "\n".join([*glance, "", *folded, ""])
 
 
+def criteria(judgements: Mapping[str, Judgement], console: Console) -> None:
+    """Print what was asked of the small-data benchmark, if there are records of it."""
+    if any(judgement.verdict != NOT_ENOUGH for judgement in judgements.values()):
+        _print(CRITERIA, judgements, ("small data", "asked for", "measured", "verdict"), console)
+
+
+def _print(
+    claims: Mapping[str, Claim],
+    judgements: Mapping[str, Judgement],
+    head: tuple[str, ...],
+    console: Console,
+) -> None:
+    columns = Table(*head, show_lines=True)
+    for key, judgement in judgements.items():
+        claim = claims[key]
+        columns.add_row(
+            Text(f"{claim.title} ({claim.where})"),
+            Text(claim.paper),
+            Text(judgement.measured),
+            Text(judgement.verdict, style=STYLES[judgement.verdict]),
+        )
+    console.print(columns)
+
+
 def all_reproduced(judgements: Mapping[str, Judgement]) -> bool:
     """Whether every verdict is the best one."""
     return all(judgement.verdict == REPRODUCED for judgement in judgements.values())
 
 
 def as_json(judgements: Mapping[str, Judgement]) -> str:
-    """Claims and judgements, by key."""
+    """Claims (or criteria) and judgements, by key."""
+    claims = CLAIMS | CRITERIA
     content: dict[str, Any] = {
         key: {
-            "title": CLAIMS[key].title,
-            "paper": CLAIMS[key].paper,
-            "where": CLAIMS[key].where,
-            "experiments": list(CLAIMS[key].experiments),
+            "title": claims[key].title,
+            "paper": claims[key].paper,
+            "where": claims[key].where,
+            "experiments": list(claims[key].experiments),
             **asdict(judgement),
         }
         for key, judgement in judgements.items()

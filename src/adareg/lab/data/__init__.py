@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from adareg.lab.data import cifar10, digits, download, files, mnist, sarcos
+from adareg.lab.data import cifar10, digits, download, files, mnist, sarcos, tables
 from adareg.lab.data.base import (
     DataError,
     DataNotFoundError,
@@ -49,6 +49,9 @@ DATASETS: dict[str, Source] = {
     "cifar10": cifar10.CIFAR10,
     "sarcos": sarcos.SARCOS,
     "sarcos-paper": sarcos.PAPER,
+    "wine": tables.WINE,
+    "breast-cancer": tables.BREAST_CANCER,
+    "diabetes": tables.DIABETES,
 }
 
 

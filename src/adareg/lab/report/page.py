@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -9,24 +10,31 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from adareg.lab.claims import CLAIMS, judge_all
+from adareg.lab.claims import CLAIMS, Claim, Judgement, Records, judge, smalldata
 from adareg.lab.claims.base import NOT_ENOUGH, NOT_REPRODUCED, PARTLY, REPRODUCED
 from adareg.lab.claims.show import SYMBOLS
+from adareg.lab.claims.smalldata import MET, NOT_MET
 from adareg.lab.experiments import EXPERIMENTS, SCALES
 from adareg.lab.records import Record, Store
 from adareg.lab.report import cost, origin, render, studies
-from adareg.lab.report.figures import FIGURES
+from adareg.lab.report.figures import FIGURES, SMALL_DATA
 from adareg.lab.report.studies import Study
 
 #: How a verdict looks: its symbol, and the class of its style.
 CLASSES = {REPRODUCED: "good", PARTLY: "half", NOT_REPRODUCED: "bad", NOT_ENOUGH: "open"}
 VERDICTS = {verdict: (SYMBOLS[verdict], style) for verdict, style in CLASSES.items()}
+CRITERIA = {MET: VERDICTS[REPRODUCED], NOT_MET: VERDICTS[NOT_REPRODUCED]} | {
+    verdict: VERDICTS[verdict] for verdict in (PARTLY, NOT_ENOUGH)
+}
 DATA = {
     "mnist": "MNIST",
     "cifar10": "CIFAR-10",
     "sarcos": "SARCOS",
     "digits": "scikit-learn's 8 x 8 digits",
     "digits-completion": "halves of those digits",
+    "wine": "its wines",
+    "breast-cancer": "its cells",
+    "diabetes": "its patients",
 }
 
 
@@ -65,9 +73,12 @@ def build(runs: Path) -> str:
             f"{passed_over}"
         )
     records = [record for study in chosen.values() for record in study.records]
+    judged = Records.of(store)
     return _template().render(
-        verdicts=_verdicts(store),
+        verdicts=_verdicts(judge(judged)),
         figures=[render.show(figure, chosen) for figure in FIGURES],
+        criteria=_rows(smalldata.CRITERIA, smalldata.judge(judged), CRITERIA),
+        contest=[render.show(figure, chosen) for figure in SMALL_DATA],
         run=_run(chosen, records),
         training=cost.training(readable),
         cells=cost.training(readable, by_cell=True),
@@ -80,13 +91,20 @@ def build(runs: Path) -> str:
     )
 
 
-def _verdicts(store: Store) -> dict[str, Any]:
-    judged = judge_all(store)
-    keys = sorted(CLAIMS, key=lambda key: judged[key].verdict == NOT_ENOUGH)
-    rows = [
-        {"claim": CLAIMS[key], "judgement": judged[key], "look": VERDICTS[judged[key].verdict]}
+def _rows(
+    claims: Mapping[str, Claim], judged: Mapping[str, Judgement], looks: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """A table of verdicts, those without enough data last."""
+    keys = sorted(claims, key=lambda key: judged[key].verdict == NOT_ENOUGH)
+    return [
+        {"claim": claims[key], "judgement": judged[key], "look": looks[judged[key].verdict]}
         for key in keys
     ]
+
+
+def _verdicts(judged: Mapping[str, Judgement]) -> dict[str, Any]:
+    rows = _rows(CLAIMS, judged, VERDICTS)
+    keys = [row["claim"].key for row in rows]
     grouped = {v: [key for key in keys if judged[key].verdict == v] for v in VERDICTS}
     titles = {v: [CLAIMS[key].title for key in found] for v, found in grouped.items()}
     return {"rows": rows, "grouped": grouped, "claims": CLAIMS, "titles": titles, "looks": VERDICTS}

@@ -34,7 +34,8 @@ def _is_whole(record: Record) -> bool:
         Config(**record["config"])
         metrics, last = record["metrics"], list(record["spectra"].values())[-1]
         _ = metrics["diverged"], record["seconds"], record["stacked"]
-        _ = last["stable_rank"], last["spectral_norm"], record["arrays"]["correlation"]
+        _ = last["stable_rank"], last["spectral_norm"]
+        _ = record["arrays"]["trials" if record["config"]["trials"] else "correlation"]
         if "test_accuracy" not in metrics:
             _ = metrics["test_explained_variance"]
             dict(zip(record["names"], metrics["test_explained_variances"], strict=True))

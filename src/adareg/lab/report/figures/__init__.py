@@ -10,11 +10,12 @@ from adareg.lab.report.figures import (
     embedded,
     optimization,
     sarcos,
+    smalldata,
     spectra,
 )
 from adareg.lab.report.figures.base import Drawing, Figure, Panel, Table
 
-__all__ = ["FIGURES", "Drawing", "Figure", "Panel", "Table"]
+__all__ = ["FIGURES", "SMALL_DATA", "Drawing", "Figure", "Panel", "Table"]
 
 FIGURES: tuple[Figure, ...] = (
     accuracy.ACCURACY,
@@ -31,3 +32,6 @@ FIGURES: tuple[Figure, ...] = (
     embedded.DIGITS,
     embedded.COMPLETION,
 )
+
+#: Those of the small-data benchmark, which has a section of its own.
+SMALL_DATA: tuple[Figure, ...] = (smalldata.RANKS, smalldata.GAINS, smalldata.COSTS)

@@ -25,6 +25,9 @@ MEASURES = {
     "test_explained_variance": "explained variance",
     "stable_rank": "stable rank",
     "spectral_norm": "spectral norm",
+    "quality": "points",
+    "test_nll": "negative log-likelihood",
+    "test_calibration": "calibration error",
 }
 #: What a difference of each is called.
 CHANGES = {**MEASURES, "test_accuracy": "test accuracy, points"}

@@ -1,0 +1,116 @@
+"""Write the tables of docs/smalldata.md from the committed records: ``python docs/tables.py``."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from adareg.lab.claims import Records
+from adareg.lab.claims.smalldata import CRITERIA, judge
+from adareg.lab.records import Store
+from adareg.lab.report import studies, style
+from adareg.lab.report.figures import curves, smalldata
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs/smalldata.md"
+BEGIN, END = "<!-- tables: begin; written by docs/tables.py -->\n", "<!-- tables: end -->"
+
+
+def tables(records: Path) -> str:
+    """All tables, as Markdown."""
+    found = smalldata.studied(studies.select(studies.readable(Store(records))[0]))
+    if not found:
+        return "There are no records yet.\n"
+    rows = smalldata.frame(found)
+    lines = [
+        *_origin(found, rows),
+        *_verdicts(records),
+        *_ranks(rows),
+        *_costs(rows),
+        *_gains(rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _origin(found: list[studies.Study], rows: pd.DataFrame) -> Iterator[str]:
+    devices = sorted({str(r["environment"].get("device")) for s in found for r in s.records})
+    cells = rows.groupby(["data", "n"]).ngroups
+    scales = ", ".join(dict.fromkeys(study.scale for study in found))
+    seeds = rows["seed"].nunique()
+    yield f"{cells} cells at scale {scales}, {seeds} seeds, trained on {', '.join(devices)}."
+    yield ""
+
+
+def _verdicts(records: Path) -> Iterator[str]:
+    yield "| asked for | verdict | measured |"
+    yield "|---|---|---|"
+    for key, judgement in judge(Records.of(Store(records))).items():
+        yield f"| {CRITERIA[key].paper} | **{judgement.verdict}** | {judgement.measured} |"
+    yield ""
+
+
+def _ranks(rows: pd.DataFrame) -> Iterator[str]:
+    yield "Average ranks over data sets, 1 the best:"
+    yield ""
+    average = {m: smalldata.average_ranks(rows, m).mean() for m in smalldata.MEASURES}
+    yield "| method | " + " | ".join(name for name, _ in smalldata.MEASURES.values()) + " |"
+    yield "|---|" + "--:|" * len(average)
+    for method in average["quality"].sort_values().index:
+        yield (
+            f"| {_name(method)} | "
+            + " | ".join(f"{r[method]:.1f}" for r in average.values())
+            + " |"
+        )
+    yield ""
+
+
+def _costs(rows: pd.DataFrame) -> Iterator[str]:
+    yield "Cost relative to one plain training, geometric mean over cells:"
+    yield ""
+    yield "| method | trainings | one training | all of them |"
+    yield "|---|--:|--:|--:|"
+    for row in smalldata.costs(rows).to_dict("records"):
+        numbers = f"{row['trainings']:.0f} | {row['alone_seconds']:.2f} | {row['cost']:.1f}"
+        yield f"| {_name(row['method'])} | {numbers} |"
+    yield ""
+
+
+def _gains(rows: pd.DataFrame) -> Iterator[str]:
+    methods = style.ordered(rows["method"])
+    others = [method for method in methods if method != "none"]
+    level = curves.means(rows, "quality", methods).set_index(["data", "n", "method"])
+    change = curves.changes(rows, "quality", methods).set_index(["data", "n", "method"])
+    yield (
+        "Points of accuracy, or of explained variance, without a regularizer, and the change with "
+        "each method ± the standard error of paired differences:"
+    )
+    for data in dict.fromkeys(rows["data"]):
+        yield ""
+        yield f"| {data}, n | none | " + " | ".join(map(_name, others)) + " |"
+        yield "|--:|" + "--:|" * len(methods)
+        for n in sorted(set(rows.loc[rows["data"] == data, "n"])):
+            cells = [_change(change, (data, n, method)) for method in others]
+            yield f"| {n:,} | {level.loc[(data, n, 'none'), 'mean']:.1f} | {' | '.join(cells)} |"
+
+
+def _change(table: pd.DataFrame, key: tuple[str, int, str]) -> str:
+    if key not in table.index:
+        return "–"
+    mean, error = table.loc[key, "change"], table.loc[key, "standard_error"]
+    text = f"{mean:+.1f}".replace("-", "−")
+    return text if math.isnan(error) else f"{text} ± {error:.1f}"
+
+
+def _name(method: str) -> str:
+    return style.label(method).split(" (")[0]
+
+
+def filled(text: str, records: Path) -> str:
+    """The page with its tables."""
+    head, rest = text.split(BEGIN)
+    return head + BEGIN + tables(records) + END + rest.split(END)[1]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), ROOT / "results/records"), "utf-8")

@@ -1,0 +1,273 @@
+"""The small-data benchmark: average ranks, what each method gains, what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from adareg.lab import ranks
+from adareg.lab.experiments import GROUPS
+from adareg.lab.report import style
+from adareg.lab.report.figures import curves
+from adareg.lab.report.figures.base import (
+    Cell,
+    Drawing,
+    Figure,
+    Panel,
+    Studies,
+    Table,
+    notes,
+    number,
+    scales,
+)
+from adareg.lab.report.studies import Study
+
+NAMES = tuple(experiment.name for experiment in GROUPS["smalldata"])
+CELL = ["data", "n"]
+
+#: What is ranked: the column, its name, and whether more of it is better.
+MEASURES = {
+    "quality": ("accuracy or explained variance", True),
+    "test_nll": ("negative log-likelihood", False),
+    "test_calibration": ("calibration error", False),
+}
+_QUALITIES = ("test_accuracy", "test_explained_variance")
+
+
+def studied(studies: Studies) -> list[Study]:
+    """What of the benchmark there is."""
+    return [studies[name] for name in NAMES if name in studies]
+
+
+def frame(found: Iterable[Study]) -> pd.DataFrame:
+    """One row for each network, with its quality in points and the cost of all its trainings."""
+    rows = pd.concat([study.frame() for study in found]).reset_index(drop=True)
+    parts = [rows[name] for name in _QUALITIES if name in rows]
+    quality = parts[0] if len(parts) == 1 else parts[0].fillna(parts[1])
+    cost = rows["alone_seconds"].astype(float) * rows["trainings"].astype(float)
+    return rows.assign(quality=100 * quality.astype(float), cost=cost)
+
+
+def means(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """Means over seeds: a row for each cell in which all methods are, a column for each method."""
+    table = rows.pivot_table(index=CELL, columns="method", values=measure, dropna=False)
+    return table[style.ordered(table.columns)].dropna(how="all")
+
+
+def average_ranks(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """Average ranks in each data set, one row each: its training sizes count as one setting."""
+    table = means(rows, measure)
+    sign = 1 if MEASURES[measure][1] else -1
+    found = pd.DataFrame(ranks.ranks(sign * table), index=table.index, columns=table.columns)
+    return found.groupby("data").mean()
+
+
+def draw_ranks(axes: Axes, average: Mapping[str, float], difference: float) -> None:
+    """A critical-difference diagram: bars join methods that cannot be told apart."""
+    names = sorted(average, key=lambda name: average[name])
+    k, bars = len(names), ranks.groups(average, difference)
+    axes.set(xlim=(-0.2 * k, 1.2 * k + 1), ylim=(-1.2 - 0.35 * len(bars) - (k + 1) // 2, 1.6))
+    axes.set_axis_off()
+    axes.plot([1, k], [0, 0], color=style.INK, linewidth=1)
+    for rank in range(1, k + 1):
+        axes.plot([rank, rank], [0, 0.25], color=style.INK, linewidth=0.8)
+        axes.text(rank, 0.35, str(rank), ha="center", va="bottom")
+    for i, group in enumerate(bars):
+        y = -0.35 * (i + 1)
+        ends = average[group[0]] - 0.05, average[group[-1]] + 0.05
+        axes.plot(ends, [y, y], color=style.INK, linewidth=3)
+    for i, name in enumerate(names):
+        left = i < (k + 1) // 2
+        y = -0.8 - 0.35 * len(bars) - (i if left else k - 1 - i)
+        _label(axes, name, average[name], y, -0.1 * k if left else 1 + 1.1 * k, left)
+    axes.plot([1, min(1 + difference, k)], [1.25, 1.25], color=style.INK, linewidth=1.5)
+    axes.text(1, 1.35, f"critical difference {difference:.2f}", ha="left", va="bottom")
+
+
+def _label(axes: Axes, name: str, rank: float, y: float, edge: float, left: bool) -> None:
+    look = style.look(name)
+    axes.plot([rank, rank, edge], [0, y, y], color=look.colour, linewidth=1)
+    axes.plot([rank], [0], marker=look.marker, color=look.colour, linestyle="none")
+    text = f"{_short(name)} {rank:.1f}"
+    axes.text(edge, y + 0.08, text, ha="left" if left else "right", va="bottom")
+
+
+def _short(method: str) -> str:
+    return style.label(method).split(" (")[0]
+
+
+def draw_diagrams(studies: Studies) -> Drawing | None:
+    """Average ranks by quality, likelihood and calibration."""
+    found = studied(studies)
+    if not found:
+        return None
+    rows = frame(found)
+    panels, tables, data = [], [], []
+    for measure, (name, _) in MEASURES.items():
+        each = average_ranks(rows, measure)
+        if each.shape[1] < 2:
+            return None
+        difference = ranks.critical_difference(each.shape[1], len(each))
+        average = {str(m): float(rank) for m, rank in each.mean().items()}
+        draw = partial(draw_ranks, average=average, difference=difference)
+        panels.append(Panel(name, draw))
+        tables.append(_rank_table(each, rows, measure))
+        data.append(each.reset_index().melt("data", value_name="rank").assign(measure=measure))
+    return Drawing(
+        panels=panels,
+        caption="Average ranks, 1 the best: methods are ranked in each cell by their mean over "
+        "seeds, ranks are averaged over the training sizes of a data set, then over data sets. "
+        "Methods that a bar joins are within the critical difference of Nemenyi's test at 5 %, "
+        "with data sets as its samples. Accuracy counts in classification, explained variance in "
+        f"regression. {scales(*found)}.",
+        data=pd.concat(data),
+        tables=tables,
+        legend=style.ordered(rows["method"]),
+        notes=notes(*found),
+        columns=1,
+        size=(7.2, 3.4),
+        open=True,
+    )
+
+
+def _rank_table(each: pd.DataFrame, rows: pd.DataFrame, measure: str) -> Table:
+    """Average ranks by data set, and how sure it is that evidence differs, over all cells."""
+    name, more = MEASURES[measure]
+    table = means(rows, measure)
+    lines = [
+        [Cell(str(data), str(data)), *(number(rank, 1) for rank in line)]
+        for data, line in zip(each.index, each.to_numpy(), strict=True)
+    ]
+    lines.append([Cell("all", "~"), *(number(rank, 2) for rank in each.mean())])
+    if "evidence" in table and len(table) > 1:
+        scores = {str(m): (table[m] * (1 if more else -1)).to_list() for m in table}
+        p = {**ranks.wilcoxon_holm(scores, "evidence"), "evidence": np.nan}
+        lines.append([Cell("p against evidence", "~~"), *(number(p[m], 3) for m in scores)])
+    caption = (
+        f"Average ranks by {name}. The last row: Wilcoxon's signed-rank test over all cells "
+        "against evidence, with Holm's correction"
+    )
+    return Table(["data", *map(_short, each.columns)], lines, caption)
+
+
+def draw_gains(studies: Studies) -> Drawing | None:
+    """Quality against no regularizer, a panel for each data set; a table of each, too."""
+    found = studied(studies)
+    if not found:
+        return None
+    rows = frame(found)
+    methods = style.ordered(rows["method"])
+    table = curves.changes(rows, "quality", methods)
+    if table.empty:
+        return None
+    levels = {m: curves.means(rows, m, methods) for m in MEASURES}
+    return Drawing(
+        panels=[
+            Panel(str(data), partial(curves.draw_changes, table=part, label="change, points"))
+            for data, part in table.groupby("data", sort=False)
+        ],
+        caption="Points of accuracy, or of explained variance, that each method gains over the "
+        f"same network without a regularizer. {curves.INTERVAL} {scales(*found)}.",
+        data=pd.concat([*levels.values(), table.rename(columns={"change": "mean"})]),
+        tables=_tables(levels),
+        legend=[method for method in methods if method != "none"],
+        notes=notes(*found),
+    )
+
+
+def _tables(levels: Mapping[str, pd.DataFrame]) -> list[Table]:
+    """For each data set: quality, likelihood and calibration."""
+    digits = {"quality": 1, "test_nll": 3, "test_calibration": 3}
+    return [
+        curves.mean_table(
+            part, f"{data}, {MEASURES[measure][0]}: mean ± standard error", digits[measure]
+        )
+        for data in dict.fromkeys(levels["quality"]["data"])
+        for measure, table in levels.items()
+        if len(part := table[table["data"] == data])
+    ]
+
+
+def draw_costs(studies: Studies) -> Drawing | None:
+    """Average rank against the cost of all trainings, relative to one plain training."""
+    found = studied(studies)
+    if not found:
+        return None
+    rows = frame(found)
+    table = costs(rows)
+    if table.empty:
+        return None
+    return Drawing(
+        panels=[Panel("quality and cost", partial(_scatter, table=table))],
+        caption="Cost of a method: the seconds that one network takes alone, times the number of "
+        "trainings, trials included; relative to one plain training, geometric mean over cells. "
+        "Samples are those that all trainings see, relative to those of one plain training. "
+        f"{scales(*found)}.",
+        data=table,
+        tables=[_cost_table(table)],
+        notes=notes(*found),
+        size=(5.2, 3.4),
+        open=True,
+    )
+
+
+def costs(rows: pd.DataFrame) -> pd.DataFrame:
+    """For each method: relative seconds of one training and of all, trainings, samples, rank."""
+    cells = rows.groupby([*CELL, "method"])[["alone_seconds", "cost", "trainings", "samples"]]
+    cell = cells.mean().reset_index()
+    plain = cell[cell["method"] == "none"].drop(columns="method")
+    both = cell.merge(plain, on=CELL, suffixes=("", "_plain"))
+    if both.empty:
+        return both
+    for name in ("alone_seconds", "cost", "samples"):
+        both[name] = np.log(both[name].astype(float) / both[f"{name}_plain"].astype(float))
+    columns = ["alone_seconds", "cost", "trainings", "samples"]
+    table = both.groupby("method")[columns].mean().reset_index()
+    for name in ("alone_seconds", "cost", "samples"):
+        table[name] = np.exp(table[name])
+    rank = average_ranks(rows, "quality").mean()
+    table = table.assign(rank=table["method"].map(rank))
+    order = {name: i for i, name in enumerate(style.ordered(table["method"]))}
+    return table.sort_values("method", key=lambda column: column.map(order))
+
+
+def _scatter(axes: Axes, table: pd.DataFrame) -> None:
+    for row in table.to_dict("records"):
+        look = style.look(str(row["method"]))
+        axes.plot(
+            [row["cost"]], [row["rank"]], marker=look.marker, color=look.colour, linestyle="none",
+            markersize=8,
+        )  # fmt: skip
+        axes.annotate(
+            _short(str(row["method"])), (row["cost"], row["rank"]), (6, 4),
+            textcoords="offset points", fontsize=8,
+        )  # fmt: skip
+    axes.set_xscale("log")
+    axes.margins(x=0.25)
+    axes.invert_yaxis()
+    axes.set(xlabel="cost of all trainings, plain training = 1 (log)", ylabel="average rank")
+
+
+def _cost_table(table: pd.DataFrame) -> Table:
+    rows: list[Sequence[Cell]] = [
+        [
+            Cell(_short(str(row["method"])), str(row["method"])),
+            number(row["trainings"], 0),
+            number(row["alone_seconds"], 2),
+            number(row["cost"], 1),
+            number(row["samples"], 1),
+            number(row["rank"], 2),
+        ]
+        for row in table.to_dict("records")
+    ]
+    head = ["method", "trainings", "one training", "all of them", "samples", "average rank"]
+    return Table(head, rows, "Cost relative to one plain training")
+
+
+RANKS = Figure("smalldata-ranks", "Average ranks", "not in the paper", NAMES, draw_diagrams)
+GAINS = Figure("smalldata-gains", "What each method gains", "not in the paper", NAMES, draw_gains)
+COSTS = Figure("smalldata-costs", "Quality and cost", "not in the paper", NAMES, draw_costs)

@@ -1,0 +1,266 @@
+"""The curvature of a model's likelihood at each layer, from a batch of inputs.
+
+A forward pass with hooks remembers what enters and leaves each layer; one backward pass for each
+direction in output space gives the gradients there. A layer kind that is not in the table of
+:func:`_maps` is differentiated sample by sample instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from adareg.core import evidence
+from adareg.core.evidence import SHARED, Curvature
+from adareg.core.prior import MatrixNormal
+from adareg.nn.select import Layer
+
+#: Samples that an update looks at.
+SAMPLES = 300
+
+#: Entries of the largest array of weight gradients, one for each sample; fewer samples are
+#: looked at where more would be needed.
+_ENTRIES = 2**26
+
+#: A batch of model inputs: the argument, positional arguments, or keyword arguments.
+Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
+
+_NORMS = (
+    nn.modules.batchnorm._NormBase,
+    nn.LayerNorm,
+    nn.GroupNorm,
+    nn.RMSNorm,
+)
+
+
+class Collected(NamedTuple):
+    """What a batch tells."""
+
+    curvatures: dict[str, Curvature]
+    kernel: Tensor  # (m, m), summed over layers
+    outputs: Tensor  # (m, K)
+    normalised: set[str]
+
+
+def samples(layers: Mapping[str, Layer]) -> int:
+    """How many samples to look at, so that their weight gradients fit into memory."""
+    largest = max(
+        (layer.weight.numel() for layer in layers.values() if not _is_linear(layer)), default=1
+    )
+    return max(16, min(SAMPLES, _ENTRIES // largest))
+
+
+def collect(
+    model: nn.Module,
+    layers: Mapping[str, Layer],
+    priors: Mapping[str, MatrixNormal],
+    inputs: Inputs,
+    directions: Callable[[Tensor], Tensor],  # outputs (m, K) -> (draws + shared, m, K)
+) -> Collected:
+    """The curvature of one sample at every layer, and the kernel of the samples.
+
+    The model runs in evaluation mode. It, its gradients and the global random state are left
+    as they were.
+    """
+    model = getattr(model, "_orig_mod", model)
+    with _undisturbed(model), torch.enable_grad(), _Recorder(model, layers) as recorder:
+        outputs = as_outputs(call(model, inputs))
+        v = directions(outputs.detach()).to(outputs.dtype)
+        recorder.differentiate(outputs, v)
+        curvatures, kernel = {}, 0
+        for name, layer in layers.items():
+            a, g = recorder.linear(layer) or (None, recorder.matrices(layer, model, inputs, v))
+            with torch.no_grad():
+                curvatures[name], part = _read(a, g, priors[name])
+            kernel = kernel + part
+    assert isinstance(kernel, Tensor)
+    return Collected(curvatures, kernel, outputs.detach(), recorder.normalised)
+
+
+def _read(a: Tensor | None, rows: Tensor, prior: MatrixNormal) -> tuple[Curvature, Tensor]:
+    """A layer's curvature from its own draws, its kernel from those that all samples share."""
+    if a is not None:
+        own, shared = rows[:-SHARED], rows[-SHARED:]
+        return evidence.curvature(a, own), evidence.kernel(a, shared, prior)
+    if rows.ndim == 5:  # groups
+        rows = rows.movedim(2, 0)
+    own, shared = rows[..., :-SHARED, :, :, :], rows[..., -SHARED:, :, :, :]
+    kernel = evidence.matrix_kernel(shared, prior)
+    return evidence.matrix_curvature(own), kernel.reshape(-1, *kernel.shape[-2:]).sum(0)
+
+
+def call(model: nn.Module, inputs: Inputs) -> Any:
+    """The model's answer to a batch."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+
+
+def take(inputs: Any, index: Tensor | slice) -> Any:
+    """Some samples of a batch."""
+    if isinstance(inputs, Tensor):
+        return inputs[index.to(inputs.device) if isinstance(index, Tensor) else index]
+    if isinstance(inputs, Mapping):
+        return {key: take(value, index) for key, value in inputs.items()}
+    return tuple(take(value, index) for value in inputs) if isinstance(inputs, tuple) else inputs
+
+
+def size(inputs: Any) -> int:
+    """The number of samples in a batch: the length of its first tensor."""
+    if isinstance(inputs, Tensor):
+        return len(inputs)
+    values = inputs.values() if isinstance(inputs, Mapping) else inputs
+    lengths = [len(value) for value in values if isinstance(value, Tensor)]
+    if not lengths:
+        raise TypeError(f"a batch of inputs without a tensor: {type(inputs).__name__}")
+    return lengths[0]
+
+
+def as_outputs(outputs: Any) -> Tensor:
+    """The model's outputs as (samples, classes or targets)."""
+    found = getattr(outputs, "logits", outputs)
+    if not isinstance(found, Tensor):
+        raise TypeError(
+            f"the model returned {type(outputs).__name__}; rule='evidence' needs a tensor of "
+            f"outputs, or an object with one in .logits"
+        )
+    found = found.unsqueeze(-1) if found.ndim == 1 else found
+    if found.ndim != 2:
+        raise ValueError(
+            f"the model's outputs have shape {tuple(found.shape)}; rule='evidence' needs "
+            f"(samples, classes or targets)"
+        )
+    return found
+
+
+class _Recorder:
+    """Hooks that remember the inputs and outputs of layers while a model runs."""
+
+    def __init__(self, model: nn.Module, layers: Mapping[str, Layer]) -> None:
+        self._model, self._layers = model, layers
+        self._calls: dict[nn.Module, list[tuple[Any, Tensor]]] = {}
+        self._grads: dict[nn.Module, Tensor] = {}
+        self._handles: list[Any] = []
+        self._left: dict[int, tuple[nn.Module, Tensor]] = {}
+        self.normalised: set[str] = set()
+
+    def __enter__(self) -> _Recorder:
+        for layer in self._layers.values():
+            if layer.module not in self._calls and _is_mapped(layer):
+                self._calls[layer.module] = []
+                self._handles.append(layer.module.register_forward_hook(self._record))
+        for module in self._model.modules():
+            if isinstance(module, _NORMS):
+                self._handles.append(module.register_forward_pre_hook(self._notice))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _record(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        passed_on = output.clone()  # what follows may work in place
+        self._calls[module].append((args[0].detach(), output))
+        self._left[id(passed_on)] = (module, passed_on)  # kept alive, so that its id is its own
+        return passed_on
+
+    def _notice(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        before, _ = self._left.get(id(args[0]), (None, None)) if args else (None, None)
+        self.normalised |= {n for n, layer in self._layers.items() if layer.module is before}
+
+    def differentiate(self, outputs: Tensor, directions: Tensor) -> None:
+        """Gradients at the output of every layer that was called once, (draws, m, …)."""
+        once = {m: calls[0][1] for m, calls in self._calls.items() if len(calls) == 1}
+        at = [z for z in once.values() if z.requires_grad]
+        if not at:
+            return
+        rows = [
+            torch.autograd.grad(outputs, at, v, retain_graph=True, materialize_grads=True)
+            for v in directions
+        ]
+        modules = [m for m, z in once.items() if z.requires_grad]
+        self._grads = {m: torch.stack(each) for m, each in zip(modules, zip(*rows), strict=True)}
+
+    def linear(self, layer: Layer) -> tuple[Tensor, Tensor] | None:
+        """Inputs and gradients of a layer that maps each sample's one vector linearly."""
+        grads = self._grads.get(layer.module)
+        a = self._calls[layer.module][0][0] if grads is not None else None
+        if a is None or grads is None or not _is_linear(layer) or a.ndim != 2:
+            return None
+        return (a, grads) if len(a) == grads.shape[1] else None
+
+    def matrices(
+        self, layer: Layer, model: nn.Module, inputs: Inputs, directions: Tensor
+    ) -> Tensor:
+        """The gradient of a weight for every direction and sample, (draws, m, …, p, d)."""
+        grads = self._grads.get(layer.module)
+        if grads is not None and grads.shape[1] == directions.shape[1]:
+            return _local(layer, self._calls[layer.module][0][0], grads)
+        return _one_by_one(layer, model, inputs, directions)
+
+
+def _is_linear(layer: Layer) -> bool:
+    return isinstance(layer.module, nn.Linear)
+
+
+def _is_mapped(layer: Layer) -> bool:
+    """Whether the layer's weight gradient follows from its first input and its output alone."""
+    convolutions = nn.modules.conv._ConvNd
+    return isinstance(layer.module, nn.Linear | convolutions | nn.Embedding)
+
+
+def _local(layer: Layer, a: Tensor, grads: Tensor) -> Tensor:
+    """Weight gradients of each sample from a layer's inputs and gradients at its outputs."""
+    module, weight = layer.module, layer.weight.detach()
+
+    def one(x: Tensor, g: Tensor) -> Tensor:
+        def output(w: Tensor) -> Tensor:
+            values = {layer.layout.parameter: w}
+            return torch.func.functional_call(module, values, (x.unsqueeze(0),)).squeeze(0)
+
+        _, pullback = torch.func.vjp(output, weight)
+        return layer.layout.to_matrix(pullback(g)[0])
+
+    return torch.vmap(torch.vmap(one), in_dims=(None, 0))(a, grads)
+
+
+def _one_by_one(layer: Layer, model: nn.Module, inputs: Inputs, directions: Tensor) -> Tensor:
+    """Weight gradients of each sample by running the model on it alone."""
+    rows = []
+    for i in range(directions.shape[1]):
+        weight = layer.weight
+        outputs = as_outputs(call(model, take(inputs, slice(i, i + 1))))
+        rows.append(
+            [
+                layer.layout.to_matrix(
+                    torch.autograd.grad(
+                        outputs, weight, v[i : i + 1], True, materialize_grads=True
+                    )[0]
+                )
+                for v in directions
+            ]
+        )
+    return torch.stack([torch.stack(row) for row in rows], 1)
+
+
+@contextmanager
+def _undisturbed(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and everything as it was afterwards."""
+    training = {module: module.training for module in model.modules()}
+    buffers = [(buffer, buffer._version, buffer.clone()) for buffer in model.buffers()]
+    devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
+    with torch.random.fork_rng(devices=sorted(device.index for device in devices)):
+        model.eval()
+        try:
+            yield
+        finally:
+            for module, flag in training.items():
+                module.training = flag
+            with torch.no_grad():
+                for buffer, version, before in buffers:
+                    if buffer._version != version:
+                        buffer.copy_(before)
