@@ -37,12 +37,6 @@ def rank_and_size():
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
-def mine(samples):
-    """This rank's share of a global batch."""
-    rank, size = rank_and_size()
-    return samples.chunk(size)[rank]
-
-
 def mean(value):
     """Over all ranks."""
     value = value.detach().clone()
@@ -51,22 +45,35 @@ def mean(value):
     return value.item() / rank_and_size()[1]
 
 
-class Training:
-    """A loop as a user writes it: ``how`` the penalty gets in, how many parts a batch has."""
+def make_reg(model, rule):
+    return AdaReg(model, layers="all", strength=1e-3, bounds=(1e-2, 1e2), rule=rule)
 
-    def __init__(self, model, how="coupled", rule="joint", parts=1, first="loss", **options):
+
+class Training:
+    """A loop as a user writes it.
+
+    Args:
+        how: ``"coupled"``, ``"proximal"``, or ``"loss"``: how the penalty gets in.
+        parts: how many parts a batch is accumulated from.
+        first: whether penalty or loss is computed first.
+        share: the index of this rank's share of a global batch, and how many there are.
+    """
+
+    def __init__(self, model, how="coupled", rule="joint", parts=1, first="loss", share=None):
         self.model, self.how, self.parts, self.first = model, how, parts, first
+        self.share = share or rank_and_size()
         self.optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
-        self.reg = AdaReg(model, layers="all", strength=1e-3, rule=rule, **options)
+        self.reg = make_reg(model, rule)
         if how != "loss":
             self.reg.attach(self.optimizer, how, update_every=2)
         self.losses = []
 
     def step(self, i):
-        x, y = batch(i)
+        index, count = self.share
+        x, y = (samples.chunk(count)[index].chunk(self.parts) for samples in batch(i))
         total = 0.0
         self.optimizer.zero_grad()
-        pieces = list(zip(mine(x).chunk(self.parts), mine(y).chunk(self.parts), strict=True))
+        pieces = list(zip(x, y, strict=True))
         for j, (x, y) in enumerate(pieces):
             with self._sync(j == self.parts - 1):
                 before = self.penalty() if self.first == "penalty" else 0.0

@@ -135,7 +135,7 @@ def _solve_sharded(
             except Exception as error:
                 errors.append(error)
             found = {name: a.resolved for name, a in answers.items()}
-            resolved = team.agree(errors, found, doing=", ".join(mine or requests))
+            resolved = team.agree(errors, found, doing=", ".join(requests if failures else mine))
             return {
                 name: team.share(answers.get(name), q, chosen[name], resolved[chosen[name]][name])
                 for name, q in requests.items()
@@ -176,18 +176,18 @@ class Team(NamedTuple):
                 )
 
     def refuse_other_ranks(self, name: str, ranks: list[int]) -> None:
-        """A weight must be sharded over just these processes."""
+        """A weight may be sharded over some of these processes, if the others hold copies."""
         mine = dist.get_process_group_ranks(self.group)
-        if sorted(ranks) != sorted(mine):
+        if not set(ranks) <= set(mine):
             raise ValueError(
                 f"{name}: the weight is sharded over ranks {ranks}, the process group has "
-                f"{mine}; give AdaReg a process_group of the former"
+                f"only {mine}; give AdaReg a process_group that has them all"
             )
 
     def agree(self, errors: list[Exception], message: Any, doing: str) -> list[Any]:
-        """Every rank's message; if one failed at ``doing`` its layers, all raise."""
+        """Every rank's message; if one failed, all raise, and name what it was ``doing``."""
         mine = [
-            (isinstance(e, NonFiniteError), f"{doing}: {type(e).__name__}: {e}") for e in errors
+            (isinstance(e, NonFiniteError), f"{doing}: {type(e).__name__}: {e}") for e in errors[:1]
         ]
         everyone = self._exchange((mine, message))
         failed = [

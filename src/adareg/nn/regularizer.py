@@ -22,6 +22,7 @@ from adareg.nn.attach import MODES, Attachment
 from adareg.nn.distributed import Team, group_of, solve_together
 from adareg.nn.groups import Group, make_groups, placement
 from adareg.nn.select import Layer, Selection, by_name, select
+from adareg.nn.state import is_identity, padded
 
 _FORMAT = 1
 
@@ -209,7 +210,11 @@ class AdaReg:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on exactly; tensors and plain values only."""
+        """Everything needed to go on exactly; tensors and plain values only.
+
+        Shapes and keys do not change during training, as ``torch.distributed.checkpoint`` needs
+        it. The factors of a sharded weight are sharded, too.
+        """
         return {
             "format": _FORMAT,
             "strength": self.strength,
@@ -218,7 +223,7 @@ class AdaReg:
             "steps": self._steps,
             "priors": {
                 name: {"row": list(prior.row.factors), "col": list(prior.col.factors)}
-                for name, prior in self.priors.items()
+                for name, prior in zip(self._layers, map(padded, self.priors.values()), strict=True)
             },
         }
 
@@ -318,7 +323,10 @@ class AdaReg:
             W = layer.blank
             if not (_fits(row, W.shape[:-1]) and _fits(col, W.mT.shape[:-1])):
                 raise ValueError(f"{name}: the state's factors do not fit {tuple(W.shape)}")
-            priors[name] = MatrixNormal(row, col).to(factor_dtype(W), copy=True)
+            if is_identity(row, col):
+                priors[name] = MatrixNormal.identity(W)
+            else:
+                priors[name] = MatrixNormal(row, col).to(factor_dtype(W), copy=True)
         return priors
 
 
