@@ -129,7 +129,7 @@ def main() -> None:
             training.save(args.checkpoints)
     metrics = training.reg.metrics()  # on every process: it gathers from all
     if dist.get_rank() == 0:
-        print(f"step {training.step}: loss {loss:.12f}, penalty {metrics['penalty']:.12f}")
+        print(f"step {training.step}: loss {loss:.9f}, penalty {metrics['penalty']:.9f}")
     dist.destroy_process_group()
 
 

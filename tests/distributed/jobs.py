@@ -1,6 +1,7 @@
 """Trainings that a test launches with torchrun; run alone they are the reference."""
 
 import hashlib
+import os
 from contextlib import nullcontext
 
 import torch
@@ -13,6 +14,7 @@ from adareg import AdaReg
 from adareg.core.linalg import local, whole
 
 STEPS, SAMPLES = 6, 16
+DEVICE = os.environ.get("ADAREG_TEST_DEVICE", "cpu")
 
 
 def make_model():
@@ -24,12 +26,12 @@ def make_model():
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator).double())
-    return model
+    return model.to(DEVICE)
 
 
 def batch(step):
     generator = torch.Generator().manual_seed(step)
-    x = torch.randn(SAMPLES, 6, generator=generator).double()
+    x = torch.randn(SAMPLES, 6, generator=generator).double().to(DEVICE)
     return x, x[:, :3].sin()
 
 
@@ -116,7 +118,7 @@ def fingerprints(training, with_weights=True):
     for prior in training.reg.priors.values():
         tensors += [f for f in (*prior.row.factors, *prior.col.factors) if f is not None]
     for tensor in tensors:
-        digest.update(whole(tensor.detach()).contiguous().numpy().tobytes())
+        digest.update(whole(tensor.detach()).contiguous().cpu().numpy().tobytes())
         digest.update(str(local(tensor).stride()).encode() if tensor is local(tensor) else b"")
     return digest.hexdigest()
 
@@ -131,6 +133,6 @@ def assert_alike(found, expected, tolerance=1e-10):
         for one, other in zip(found, expected, strict=True):
             assert_alike(one, other, tolerance)
         return
-    found, expected = torch.as_tensor(found), torch.as_tensor(expected)
+    found, expected = torch.as_tensor(found).cpu(), torch.as_tensor(expected).cpu()
     distance = (found - expected).abs().max().item()
     assert distance <= tolerance * max(1.0, expected.abs().max().item()), distance
