@@ -186,12 +186,15 @@ def spread_like(tensor, model, name):
 
 
 @check(4)
-def shards_that_torch_cannot_undo_are_refused(expected):
+def shards_that_cannot_have_a_prior_are_refused(expected):
     mesh = init_device_mesh(DEVICE, (2, 2), mesh_dim_names=("dp", "tp"))
     model = parallelize_module(make_model(), mesh["tp"], {"0": ColwiseParallel()})
     model = fully_shard(model, mesh=mesh["dp"])
     with raises(ValueError, "0: axis 0 of (18, 6) is cut along two dimensions of the mesh"):
         AdaReg(model, layers="0")
+    normed = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)))
+    with raises(ValueError, "0: the weight is parametrized and its parameters are sharded"):
+        AdaReg(fully_shard(normed))
 
 
 @check(4)
@@ -282,10 +285,10 @@ def alone_group():
 @check(2, 4)
 def each_matrix_is_decomposed_by_its_owner_alone(expected):
     model = nn.Sequential(*(nn.Linear(d, p) for p, d in [(5, 30), (30, 20), (9, 14), (11, 8)]))
+    reg = AdaReg(model, layers="all", rule="joint")
     for sharded in (False, True):
         if sharded:
             fully_shard(model)
-        reg = AdaReg(model, layers="all", rule="joint")
         with watched_eigh() as sizes:
             reg.update()
         shapes = {name: layer.blank.shape for name, layer in reg.layers.items()}

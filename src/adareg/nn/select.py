@@ -118,6 +118,8 @@ class Layer:
         if not self.parametrized and not hasattr(self.module, self.layout.parameter):
             kind = type(self.module).__name__
             return f"its layout names the parameter {self.layout.parameter!r}, which {kind} lacks"
+        if sharding := self._sharding_problem():
+            return sharding
         weight = self.weight
         if isinstance(weight, UninitializedParameter):
             return "the weight is lazy; run one forward pass before making AdaReg"
@@ -134,14 +136,19 @@ class Layer:
             return f"the weight is {weight.dtype}, not real floating point"
         if not any(parameter.requires_grad for parameter in self.parameters):
             return "the weight is frozen (requires_grad=False)"
-        if is_sharded(weight) and (sharding := _sharding().problem(weight)):
-            return sharding
         matrix = self.blank
         if matrix.ndim < 2 or self.layout.from_matrix(matrix).shape != weight.shape:
             return (
                 f"its layout makes {tuple(matrix.shape)} of {tuple(weight.shape)} and does not "
                 f"lead back, or not to a matrix"
             )
+        return None
+
+    def _sharding_problem(self) -> str | None:
+        if not self.parametrized:
+            return _sharding().problem(self.weight) if is_sharded(self.weight) else None
+        if any(map(is_sharded, self.parameters)):
+            return "the weight is parametrized and its parameters are sharded; drop one of the two"
         return None
 
 
