@@ -37,6 +37,7 @@ IGNORED = [
 
 #: Every example, the arguments that make it quick, and the size of its table of mean ± error.
 EXAMPLES = {
+    "distributed.py": ("--steps 2", (0, 0)),
     "digits.py": ("--sizes 40 --seeds 2", (3, 4)),
     "few_labels.py": ("--labels 2 --seeds 2 --steps 20", (6, 3)),
     "lightning_digits.py": ("--size 40 --epochs 2 --seeds 2", (4, 4)),

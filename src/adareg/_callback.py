@@ -131,10 +131,11 @@ def _n_samples(settings: Settings, dataset: object) -> int | None:
 
 
 def _refuse_sharded(reg: AdaReg) -> None:
-    """Precisions need the whole weight; a DTensor is one process's part of it."""
+    """The frameworks' checkpoints take a callback's state from one process: it has but a part."""
     for name, layer in reg.layers.items():
         if hasattr(layer.weight, "device_mesh"):
             raise ValueError(
-                f"{name}: the weight is sharded over processes, and its prior needs the whole; "
-                f"leave this layer unsharded, or train with plain data parallelism"
+                f"{name}: the weight is sharded over processes, and so would be the state of this "
+                f"callback; leave this layer unsharded, train with plain data parallelism, or "
+                f"attach an adareg.AdaReg to the optimizer yourself"
             )

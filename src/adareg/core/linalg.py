@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 #: Entries of a float64 working copy: 4 MiB where a large one would fragment the heap, 32 MiB
 #: on a GPU, which wants large products.
@@ -42,6 +43,28 @@ def result_dtype(weight: Tensor) -> torch.dtype:
     return torch.promote_types(weight.dtype, torch.float32)
 
 
+def is_sharded(X: Tensor) -> bool:
+    """Whether X is a DTensor: each process holds a part of it, see :mod:`adareg.core.shards`."""
+    return type(X) is not Tensor and type(X) is not nn.Parameter and hasattr(X, "device_mesh")
+
+
+def whole(X: Tensor) -> Tensor:
+    """X itself, gathered on every process if it is sharded."""
+    return X.full_tensor() if is_sharded(X) else X  # type: ignore[attr-defined]
+
+
+def local(X: Tensor) -> Tensor:
+    """X itself, or this process's part of it."""
+    return X.to_local() if is_sharded(X) else X  # type: ignore[attr-defined]
+
+
+def _shards() -> Any:
+    """Imported by those who meet a DTensor; it loads torch.distributed.tensor."""
+    from adareg.core import shards
+
+    return shards
+
+
 def wide(W: Tensor) -> Tensor:
     """W or its transpose, whichever has no more rows than columns."""
     return W if W.shape[-2] <= W.shape[-1] else W.mT
@@ -54,6 +77,8 @@ def matmul(A: Tensor, B: Tensor) -> Tensor:
     survive. Where float32 products are lowered, float64 takes their place; switching the
     setting off and on again would reach other threads, and code that reads it.
     """
+    if is_sharded(A) or is_sharded(B):
+        return _shards().matmul(A, B)
     if _is_full_precision(A):
         return A @ B
     return (A.double() @ B.double()).float()
@@ -61,9 +86,34 @@ def matmul(A: Tensor, B: Tensor) -> Tensor:
 
 def add_matmul(C: Tensor, A: Tensor, B: Tensor) -> Tensor:
     """``C + A·B``, as exact as :func:`matmul`, in one kernel where that can be."""
+    if is_sharded(C):
+        return _shards().add_matmul(C, A, B)
     if C.ndim == A.ndim == B.ndim <= 3 and _is_full_precision(A):
         return torch.addmm(C, A, B) if C.ndim == 2 else torch.baddbmm(C, A, B)
     return C + matmul(A, B)
+
+
+def dot(A: Tensor, B: Tensor) -> Tensor:  # (…, p, d), (…, p, d) -> (…)
+    """``tr(AᵀB)``, summed in float64."""
+    if is_sharded(A):
+        return _shards().dot(A, B)
+    return (A * B).sum((-2, -1), dtype=torch.float64)
+
+
+def times(X: Tensor, factor: Tensor) -> Tensor:  # (…, p, d), (…) -> (…, p, d)
+    """``factor·X`` for each matrix of a batch."""
+    if is_sharded(X):
+        return _shards().times(X, factor)
+    return factor[..., None, None] * X
+
+
+def svd(X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Thin SVD ``U, s, V`` with ``X = U·diag(s)·Vᵀ``, in float64."""
+    X = X.double()
+    if is_sharded(X):
+        return _shards().svd(X)
+    U, s, Vt = torch.linalg.svd(X, full_matrices=False)
+    return U, s, Vt.mT
 
 
 def _is_full_precision(A: Tensor) -> bool:
@@ -82,6 +132,8 @@ def inner(
     Y: Tensor | None = None,  # (…, n, j)
 ) -> Tensor:
     """``X·Y`` in float64, the long axis n in chunks; without ``Y`` the Gram matrix ``X·Xᵀ``."""
+    if is_sharded(X):
+        return _shards().inner(X, Y)
     total: Tensor | None = None
     for part in _chunks(X, 4):
         left = X[..., part].double()
@@ -114,17 +166,30 @@ def unit_columns(
 
     Computed in float64 in chunks of n, stored in the factors' dtype. A zero column stays zero.
     """
+    if is_sharded(X):
+        return _shards().unit_columns(X, T)
+    return unit_columns_of(X, T, factor_dtype(X))
+
+
+def unit_columns_of(
+    X: Tensor,  # (…, k, n)
+    T: Tensor,  # (…, k, j), float64
+    dtype: torch.dtype,
+    total: Callable[[Tensor], Tensor] = lambda squared: squared,
+) -> tuple[Tensor, Tensor]:
+    """:func:`unit_columns` of a part of X; ``total`` adds up the squared lengths of all parts."""
     parts = list(_chunks(X))
     if len(parts) == 1:
         exact = T.mT @ X.double()
-        squared = torch.linalg.vector_norm(exact, dim=-1).square()
-        return squared, (exact * _inverse_root(squared).mT).to(factor_dtype(X)).mT
-    columns = X.new_empty((*T.shape[:-2], X.shape[-1], T.shape[-1]), dtype=factor_dtype(X))
+        squared = total(torch.linalg.vector_norm(exact, dim=-1).square())
+        return squared, (exact * _inverse_root(squared).mT).to(dtype).mT
+    columns = X.new_empty((*T.shape[:-2], X.shape[-1], T.shape[-1]), dtype=dtype)
     squared = torch.zeros_like(T[..., 0, :])
     for part in parts:
         exact = X[..., part].double().mT @ T
         squared += torch.linalg.vector_norm(exact, dim=-2).square()
         columns[..., part, :] = exact
+    squared = total(squared)
     scale = _inverse_root(squared)
     for part in parts:  # in float64 too: a scale rounded to float32 would be off for all
         columns[..., part, :] = columns[..., part, :].double() * scale

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adareg.core.linalg import matmul
+from adareg.core.linalg import is_sharded, matmul, times
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,8 +172,15 @@ class Precision:
     def __matmul__(self, X: Tensor) -> Tensor:  # Ω @ X, computed in the factors' dtype
         if X.ndim == 1:
             return (self @ X.unsqueeze(-1)).squeeze(-1)
-        wide = X.to(self.basis.dtype)
-        return self.merge(self.spectrum().unsqueeze(-1) * self.split(wide)).to(X.dtype)
+        B, e, wide = self.basis, self.values, X.to(self.basis.dtype)
+        inside = matmul(B.mT, wide)
+        if is_sharded(inside):
+            product = matmul(B * e.unsqueeze(-2), inside)
+        else:
+            product = matmul(B, e.unsqueeze(-1) * inside)
+        if self.scale is not None:
+            product = product + times(wide - matmul(B, inside), self.scale)
+        return product.to(X.dtype)
 
     def __rmatmul__(self, X: Tensor) -> Tensor:  # X @ Ω
         return self @ X if X.ndim == 1 else (self @ X.mT).mT

@@ -11,7 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adareg.core.linalg import add_matmul, factor_dtype, matmul, result_dtype, wide
+from adareg.core.linalg import (
+    add_matmul,
+    dot,
+    factor_dtype,
+    is_sharded,
+    matmul,
+    result_dtype,
+    times,
+    whole,
+    wide,
+)
 from adareg.core.precision import Precision
 
 #: On a GPU, where each kernel costs more than its arithmetic, priors of up to this many entries
@@ -55,14 +65,16 @@ class MatrixNormal:
             return (_kron(self.row.dense(), self.col.dense()),)
         c, B = self._long.outside[..., None, None], self._long.basis
         gain = (self._long.values.unsqueeze(-2) - c) / c
-        gain = B * gain if B.dtype == torch.float64 else gain
+        gain = B * gain if B.dtype == torch.float64 and not is_sharded(B) else gain
         short = self._short.outside[..., None, None] if uniform else self._short.dense()
         return c * short, B, gain
 
     @property
     def _is_tiny(self) -> bool:
-        return self.row.basis.is_cuda and self.shape.numel() * self.shape[-2:].numel() <= (
-            _WRITTEN_OUT_UP_TO
+        return (
+            self.row.basis.is_cuda
+            and not is_sharded(self._long.basis)
+            and self.shape.numel() * self.shape[-2:].numel() <= (_WRITTEN_OUT_UP_TO)
         )
 
     @property
@@ -74,9 +86,9 @@ class MatrixNormal:
         """
         if "uniform" not in self._prepared:
             small = self._is_tiny or self.row.basis.dtype == torch.float64
-            short = self._short
-            self._prepared["uniform"] = not small and bool(
-                (short.values == short.outside.unsqueeze(-1)).all()
+            short, whole = self._short, not is_sharded(self._long.basis)
+            self._prepared["uniform"] = (
+                not small and whole and bool((short.values == short.outside.unsqueeze(-1)).all())
             )
         return bool(self._prepared["uniform"])
 
@@ -209,7 +221,12 @@ class MatrixNormal:
             return _as(W, add_matmul(_times(outside, X), inside, B.mT))
 
     def objective(self, weight: Tensor) -> Tensor:  # (…, p, d) -> (…)
-        """``tr(Ωr W Ωc Wᵀ) − d·logdet Ωr − p·logdet Ωc``, which the rules minimise (equ:opt)."""
+        """``tr(Ωr W Ωc Wᵀ) − d·logdet Ωr − p·logdet Ωc``, which the rules minimise (equ:opt).
+
+        A sharded weight is gathered for it, and so are the factors.
+        """
+        if is_sharded(weight):
+            return self.apply(whole).objective(whole(weight))
         W = self._cast(weight)
         p, d = W.shape[-2:]
         with _exact(W):
@@ -329,7 +346,7 @@ class _Quadratic(torch.autograd.Function):
     @staticmethod
     def forward(W: Tensor, *factors: Tensor) -> tuple[Tensor, Tensor]:
         product = _product(W, *factors)
-        return (W * product).sum((-2, -1), dtype=torch.float64).to(W.dtype), product
+        return dot(W, product).to(W.dtype), product
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -343,7 +360,7 @@ class _Quadratic(torch.autograd.Function):
         product, *factors = ctx.saved_tensors
         grad = None
         if grad_value is not None:
-            grad = 2 * grad_value[..., None, None] * product
+            grad = times(product, 2 * grad_value)
         if grad_product is not None:
             through = _product(grad_product, *factors)
             grad = through if grad is None else grad + through

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from adareg.core.linalg import NonFiniteError, eigh, factor_dtype, inner, unit_columns, wide
+from adareg.core.linalg import NonFiniteError, eigh, factor_dtype, inner, svd, unit_columns, wide
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
 from adareg.core.spectrum import BOUNDS, check_bounds, clip_inverse
@@ -31,7 +31,7 @@ def _margin(weight: Tensor) -> float:
     return 1e6 if factor_dtype(weight) == torch.float64 else 1e3
 
 
-class _Request(NamedTuple):
+class Request(NamedTuple):
     """A k x k positive semidefinite matrix to decompose."""
 
     matrix: Tensor  # (…, k, k), float64
@@ -40,13 +40,15 @@ class _Request(NamedTuple):
     floor: float  # eigenvalues up to this one end on the bound v, whatever they are exactly
 
 
-class _Answer(NamedTuple):
+class Answer(NamedTuple):
+    """Its eigenvalues and eigenvectors."""
+
     r: Tensor  # (…, k), ascending, >= 0
     Q: Tensor  # (…, k, k)
     resolved: bool  # False: rounding hides eigenvalues that matter; use an SVD instead
 
 
-Steps = Generator[_Request, _Answer, MatrixNormal]
+Steps = Generator[Request, Answer, MatrixNormal]
 Rule = Callable[[Tensor, MatrixNormal | None, tuple[float, float]], Steps]
 
 
@@ -128,7 +130,7 @@ def _inv_threshold(
     G: Tensor,  # W Wᵀ if short, Wᵀ W if not
     margin: float,
     short: bool,
-) -> Generator[_Request, _Answer, Precision]:
+) -> Generator[Request, Answer, Precision]:
     """InvThreshold(W Ω Wᵀ, m), by the k x k matrix that has the same nonzero eigenvalues."""
     v = bounds[1]
     floor = m / v
@@ -138,14 +140,13 @@ def _inv_threshold(
         scale = other.outside.double()[..., None, None]
         gain = other.values.double().unsqueeze(-2) - scale
         delta = scale * G + (C * gain) @ C.mT
-        r, Q, resolved = yield _Request(delta, noise, margin, floor)
+        r, Q, resolved = yield Request(delta, noise, margin, floor)
     else:
         H = other.to(torch.float64).root()
-        r, Z, resolved = yield _Request(H.mT @ G @ H, noise, margin, floor)
+        r, Z, resolved = yield Request(H.mT @ G @ H, noise, margin, floor)
         r, Q = _project(W.mT, H @ Z, r, floor)
     if not resolved:
-        M = W.double() @ other.to(torch.float64).sqrt()
-        Q, s, _ = torch.linalg.svd(M, full_matrices=False)
+        Q, s, _ = svd(W.double() @ other.to(torch.float64).sqrt())
         r = s.square()
     return _precision(Q, clip_inverse(m, r, bounds), None if short else v, factor_dtype(W))
 
@@ -153,19 +154,19 @@ def _inv_threshold(
 def _thin_svd(
     X: Tensor,  # (…, k, n), k <= n
     floor: float,
-) -> Generator[_Request, _Answer, tuple[Tensor, Tensor, Tensor]]:
+) -> Generator[Request, Answer, tuple[Tensor, Tensor, Tensor]]:
     """Squared singular values of X, its left and its right singular vectors.
 
     Right vectors that belong to singular values up to the floor are zero, see Precision.
     """
     margin, X = _margin(X), _exact(X)
     G = inner(X)
-    s2, Q, resolved = yield _Request(G, _noise(G), margin, floor)
+    s2, Q, resolved = yield Request(G, _noise(G), margin, floor)
     if resolved:
         s2, V = _project(X, Q, s2, floor)
         return s2, Q, V
-    Q, s, Vt = torch.linalg.svd(X.double(), full_matrices=False)
-    return s.square(), Q, Vt.mT
+    Q, s, V = svd(X)
+    return s.square(), Q, V
 
 
 def _exact(W: Tensor) -> Tensor:
@@ -253,8 +254,11 @@ def solve_all(
     priors: Mapping[str, MatrixNormal],
     rule: str,
     bounds: tuple[float, float],
+    solver: Callable[[Mapping[str, Request]], dict[str, Answer]] | None = None,
 ) -> dict[str, MatrixNormal]:
     """:func:`solve` for many weights at once; arguments are taken as valid.
+
+    Decompositions are made by ``solver``, :func:`decompose` unless given.
 
     Raises:
         NonFiniteError: names the first weight that is not finite.
@@ -263,7 +267,7 @@ def solve_all(
     requests = {name: next(steps) for name, steps in running.items()}
     solved = {}
     while requests:
-        answers, requests = _decompose(requests), {}
+        answers, requests = (solver or decompose)(requests), {}
         for name, answer in answers.items():
             try:
                 requests[name] = running[name].send(answer)
@@ -272,7 +276,7 @@ def solve_all(
     return solved
 
 
-def _decompose(requests: Mapping[str, _Request]) -> dict[str, _Answer]:
+def decompose(requests: Mapping[str, Request]) -> dict[str, Answer]:
     """Answer all requests: one decomposition for each size, and at most two looks at the device."""
     levels = {name: q.noise if q.noise.ndim == 0 else q.noise.max() for name, q in requests.items()}
     noise = _read(levels)
@@ -292,7 +296,7 @@ def _decompose(requests: Mapping[str, _Request]) -> dict[str, _Answer]:
         if q.margin * noise[name] > q.floor - noise[name]
     }
     hidden = _read(doubtful) if doubtful else {}
-    return {name: _Answer(*spectra[name], not hidden.get(name, False)) for name in requests}
+    return {name: Answer(*spectra[name], not hidden.get(name, False)) for name in requests}
 
 
 def _eigh_together(matrices: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
@@ -309,13 +313,13 @@ def _eigh_together(matrices: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Te
     }
 
 
-def _hidden(request: _Request, r: Tensor) -> Tensor:
+def _hidden(request: Request, r: Tensor) -> Tensor:
     """Whether an eigenvalue that matters lies too close to the rounding noise."""
     noise = request.noise.unsqueeze(-1)
     return ((r < request.margin * noise) & (r + noise > request.floor)).any()
 
 
-def _of_one_size(requests: Mapping[str, _Request]) -> Iterable[list[str]]:
+def _of_one_size(requests: Mapping[str, Request]) -> Iterable[list[str]]:
     groups = defaultdict(list)
     for name, (matrix, *_) in requests.items():
         groups[matrix.shape[-1], matrix.device].append(name)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from adareg.core.linalg import result_dtype
+from adareg.core.linalg import local, result_dtype
 from adareg.nn.groups import Group
 from adareg.nn.select import Layer
 
@@ -190,7 +190,7 @@ def _shrink(group: Group, step: float | Tensor, skipped: Tensor | None) -> None:
     shrunk = group.unstack(group.prior.shrink(group.matrix, step))
     if skipped is not None:
         shrunk = [torch.where(skipped > 0, w, x) for w, x in zip(weights, shrunk, strict=True)]
-    torch._foreach_copy_([weights[i] for i in used], [shrunk[i] for i in used])
+    torch._foreach_copy_([local(weights[i]) for i in used], [local(shrunk[i]) for i in used])
 
 
 def _groups(reg: AdaReg, optimizer: Optimizer) -> dict[str, int]:

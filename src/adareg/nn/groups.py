@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from adareg.core.linalg import is_sharded
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
 from adareg.nn.select import Layer
@@ -38,7 +39,7 @@ class Group:
     def unstack(self, matrix: Tensor) -> list[Tensor]:
         """What belongs to each layer, in the shape of its weight."""
         matrices = [matrix] if len(self.layers) == 1 else matrix.unbind()
-        return [layer.layout.from_matrix(m) for layer, m in zip(self.layers, matrices, strict=True)]
+        return [layer.from_matrix(m) for layer, m in zip(self.layers, matrices, strict=True)]
 
     def singles(self) -> list[Group]:
         """Each layer as a group of its own."""
@@ -47,10 +48,12 @@ class Group:
         return [Group((layer,), _item(self.prior, i)) for i, layer in enumerate(self.layers)]
 
 
-def placement(layers: Iterable[Layer]) -> tuple[tuple[torch.device, torch.dtype], ...]:
+def placement(layers: Iterable[Layer]) -> tuple[tuple[torch.device, torch.dtype, object], ...]:
     """Where each weight is and what it is made of; when this changes, groups are made anew."""
     sources = (layer.parameters[0] for layer in layers)
-    return tuple((source.device, source.dtype) for source in sources)
+    return tuple(
+        (source.device, source.dtype, getattr(source, "placements", None)) for source in sources
+    )
 
 
 def make_groups(layers: Mapping[str, Layer], priors: Mapping[str, MatrixNormal]) -> list[Group]:
@@ -58,11 +61,12 @@ def make_groups(layers: Mapping[str, Layer], priors: Mapping[str, MatrixNormal])
     members: dict[object, list[Layer]] = defaultdict(list)
     for name, layer in layers.items():
         weight, prior = layer.weight, priors[name]
-        alone = name if weight.numel() > _STACK_UP_TO or layer.parametrized else None
+        large = weight.numel() > _STACK_UP_TO
+        alone = name if large or layer.parametrized or is_sharded(weight) else None
         ranks = prior.row.basis.shape, prior.col.basis.shape
         members[alone, weight.device, weight.dtype, prior.shape, ranks].append(layer)
     return [
-        Group(tuple(same), _stack([priors[layer.name].to(same[0].weight.device) for layer in same]))
+        Group(tuple(same), _stack([layer.fit(priors[layer.name]) for layer in same]))
         for same in members.values()
     ]
 

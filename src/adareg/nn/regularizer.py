@@ -9,19 +9,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from adareg.core import evidence
-from adareg.core.linalg import NonFiniteError, factor_dtype, result_dtype
+from adareg.core.linalg import NonFiniteError, factor_dtype, is_sharded, local, result_dtype, whole
 from adareg.core.metrics import spectral_norm, stable_rank
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
 from adareg.core.rules import check_rule, solve_all
 from adareg.core.spectrum import BOUNDS, check_bounds
 from adareg.nn.attach import MODES, Attachment
+from adareg.nn.distributed import Team, group_of, solve_together
 from adareg.nn.evidence import Correlations, Evidence
 from adareg.nn.groups import Group, make_groups, placement
 from adareg.nn.select import Layer, Selection, by_name, select
+from adareg.nn.state import is_identity, padded
 
 _FORMAT = 1
 
@@ -51,6 +54,8 @@ class AdaReg:
             logits) or ``"regression"``; see :class:`adareg.nn.evidence.Evidence`.
         loss_scale: for ``rule="evidence"``: the training loss is this many times the mean
             cross-entropy, or ``nn.MSELoss()``.
+        process_group: the processes that train this model together; those of the
+            DistributedDataParallel model, or all there are, unless given.
 
     >>> import adareg, torch
     >>> from torch import nn
@@ -74,8 +79,10 @@ class AdaReg:
         n_samples: int | None = None,
         likelihood: str | None = None,
         loss_scale: float | None = None,
+        process_group: ProcessGroup | None = None,
     ) -> None:
         self.model = model
+        self._process_group = process_group
         self.bounds = check_bounds(bounds)
         self._evidence = _make_evidence(rule, n_samples, likelihood, loss_scale)
         if self._evidence is None:
@@ -83,7 +90,7 @@ class AdaReg:
         self.rule = _check_rule(rule)
         self._layers = {layer.name: layer for layer in select(model, layers)}
         start = MatrixNormal.identity if self._evidence is None else evidence.start
-        self._regroup({n: start(x.matrix) for n, x in self._layers.items()})
+        self._regroup({n: start(x.blank) for n, x in self._layers.items()})
         self._attachment: Attachment | None = None
         self._captured = False
         self._steps = 0
@@ -137,20 +144,18 @@ class AdaReg:
 
         Raises:
             NonFiniteError: a weight is not finite. It is named, all precisions stay as they
-                were, and training can go on.
+                were, and training can go on. With several processes, all of them raise.
+            RuntimeError: another process failed; likewise.
         """
         if self._evidence is not None:
             self._update_evidence(inputs, targets)
             return
         if inputs is not None or targets is not None:
             raise ValueError(f"rule={self.rule!r} looks at the weights alone: call update()")
-        groups = {str(i): group for i, group in enumerate(self.groups)}
+        groups = {", ".join(layer.name for layer in g.layers): g for g in self.groups}
         weights = {name: group.matrix.detach() for name, group in groups.items()}
         priors = {name: group.prior for name, group in groups.items()}
-        try:
-            solved = solve_all(weights, priors, self.rule, self.bounds)
-        except NonFiniteError as error:
-            raise NonFiniteError(self._name_non_finite()) from error
+        solved = self._solve(weights, priors)
         if self._captured:
             for name, group in groups.items():
                 group.prior.copy_(solved[name])
@@ -160,9 +165,27 @@ class AdaReg:
     def _update_evidence(self, inputs: Any, targets: Tensor | None) -> None:
         if inputs is None:
             raise ValueError("rule='evidence' needs training inputs: update(inputs)")
+        group = group_of(self.model, self._process_group)
+        if group is not None and group.size() > 1:
+            raise NotImplementedError(
+                f"rule='evidence' in {group.size()} processes: it works in one; use another rule, "
+                f"or train on one device"
+            )
         assert self._evidence is not None
         solved = self._evidence.update(self.model, self._layers, self.priors, inputs, targets)
         self._regroup(solved)
+
+    def _solve(
+        self, weights: dict[str, Tensor], priors: dict[str, MatrixNormal]
+    ) -> dict[str, MatrixNormal]:
+        group = group_of(self.model, self._process_group)
+        if group is not None and (group.size() > 1 or any(map(is_sharded, weights.values()))):
+            team = Team(group, self._not_finite)
+            return solve_together(weights, priors, self.rule, self.bounds, team)
+        try:
+            return solve_all(weights, priors, self.rule, self.bounds)
+        except NonFiniteError as error:
+            raise NonFiniteError(self._name_non_finite()) from error
 
     def attach(
         self,
@@ -265,7 +288,11 @@ class AdaReg:
         return self._evidence.correlations(name, self._layers[name], self.priors[name])
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on exactly; tensors and plain values only."""
+        """Everything needed to go on exactly; tensors and plain values only.
+
+        Shapes and keys do not change during training, as ``torch.distributed.checkpoint`` needs
+        it. The factors of a sharded weight are sharded, too.
+        """
         return {
             "format": _FORMAT,
             "strength": self.strength,
@@ -275,7 +302,7 @@ class AdaReg:
             "evidence": None if self._evidence is None else self._evidence.state_dict(),
             "priors": {
                 name: {"row": list(prior.row.factors), "col": list(prior.col.factors)}
-                for name, prior in self.priors.items()
+                for name, prior in zip(self._layers, map(padded, self.priors.values()), strict=True)
             },
         }
 
@@ -316,11 +343,11 @@ class AdaReg:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.model = state["model"]
         self._layers = {layer.name: layer for layer in by_name(self.model, state["layers"])}
-        self._attachment, self._captured = None, False
+        self._attachment, self._captured, self._process_group = None, False, None
         self.load_state_dict(state["state"])
 
     def __repr__(self) -> str:
-        shapes = {name: tuple(layer.matrix.shape) for name, layer in self._layers.items()}
+        shapes = {name: tuple(layer.blank.shape) for name, layer in self._layers.items()}
         return (
             f"AdaReg(strength={self.strength:g}, bounds={self.bounds}, "
             f"rule={self.rule!r}, layers={shapes})"
@@ -336,12 +363,16 @@ class AdaReg:
 
     def _notice_capture(self) -> None:
         """A captured graph goes on reading the tensors it saw, so updates must write into them."""
-        on_gpu = any(device.type == "cuda" for device, _ in self._placement)
+        on_gpu = any(device.type == "cuda" for device, *_ in self._placement)
         if on_gpu and not torch.compiler.is_compiling():
             self._captured = self._captured or torch.cuda.is_current_stream_capturing()
 
+    def _not_finite(self) -> list[str]:
+        """The layers whose weight, or this process's part of it, is not finite."""
+        return [n for n, x in self._layers.items() if not local(x.weight).isfinite().all()]
+
     def _name_non_finite(self) -> str:
-        bad = [n for n, layer in self._layers.items() if not layer.matrix.isfinite().all()]
+        bad = self._not_finite()
         reason = "has NaN or infinite entries" if bad else "is so large that its square overflows"
         names = ", ".join(bad or self._layers)
         return f"{names}: the weight {reason}; all precisions are kept as they were"
@@ -349,7 +380,7 @@ class AdaReg:
     def _layer_metrics(self, layer: Layer, prior: MatrixNormal) -> dict[str, Tensor]:
         W = layer.matrix
         penalty = self.strength * prior.penalty(W).sum()
-        energy = W.to(result_dtype(W)).square().sum()
+        energy = whole(W.to(result_dtype(W)).square().sum())
         u, v = self.bounds
         spectrum = torch.cat([prior.row.eigenvalues(), prior.col.eigenvalues()], dim=-1)
         low, high = spectrum <= u * (1 + 1e-6), spectrum >= v * (1 - 1e-6)
@@ -370,11 +401,13 @@ class AdaReg:
         priors = {}
         for name, layer in self._layers.items():
             row, col = stored[name]
-            W = layer.matrix
+            W = layer.blank
             if not (_fits(row, W.shape[:-1]) and _fits(col, W.mT.shape[:-1])):
                 raise ValueError(f"{name}: the state's factors do not fit {tuple(W.shape)}")
-            prior = MatrixNormal(row, col)
-            priors[name] = prior.to(layer.weight.device, factor_dtype(W), copy=True)
+            if is_identity(row, col):
+                priors[name] = MatrixNormal.identity(W)
+            else:
+                priors[name] = MatrixNormal(row, col).to(factor_dtype(W), copy=True)
         return priors
 
 

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 
+from adareg.core.linalg import is_sharded, whole
+from adareg.core.prior import MatrixNormal
 from adareg.nn.layout import Layout, kind_of, kinds, layouts_of
+
+#: The sharded parameters of each module, by name, as they were when last seen.
+_SHARDED: WeakKeyDictionary[nn.Module, dict[str, Any]] = WeakKeyDictionary()
 
 Selection = str | nn.Module | Iterable[str | nn.Module]
 
@@ -31,7 +39,7 @@ class Layer:
         """
         plain = self.module._parameters.get(self.layout.parameter)
         if plain is not None:
-            return plain
+            return self._at_rest(plain)
         if not self.parametrized:
             return getattr(self.module, self.layout.parameter)
         chain = self._parametrization
@@ -44,8 +52,31 @@ class Layer:
 
     @property
     def matrix(self) -> Tensor:
-        """The weight as (…, out, fan_in)."""
-        return self.layout.to_matrix(self.weight)
+        """The weight as (…, out, fan_in); a sharded one spread along the longer of the two."""
+        weight = self.weight
+        if is_sharded(weight):
+            return _sharding().to_matrix(weight, self.layout.to_matrix)
+        return self.layout.to_matrix(weight)
+
+    @property
+    def blank(self) -> Tensor:
+        """A tensor of the matrix's shape and dtype, to be looked at only: nothing is sent."""
+        weight = self.weight
+        return self.layout.to_matrix(_sharding().blank(weight) if is_sharded(weight) else weight)
+
+    def from_matrix(self, matrix: Tensor) -> Tensor:
+        """A matrix like :attr:`matrix` in the shape of the weight."""
+        weight, layout = self.weight, self.layout
+        if is_sharded(weight):
+            return _sharding().from_matrix(matrix, weight, layout.to_matrix, layout.from_matrix)
+        return layout.from_matrix(matrix)
+
+    def fit(self, prior: MatrixNormal) -> MatrixNormal:
+        """The prior with its factors where the weight is, and spread as the matrix is."""
+        weight = self.weight
+        if is_sharded(weight):
+            return _sharding().fit(prior, weight, self.layout.to_matrix)
+        return prior.apply(lambda factor: whole(factor).to(weight.device))
 
     @property
     def parametrized(self) -> bool:
@@ -62,7 +93,21 @@ class Layer:
             return list(self._parametrization.parameters())
         plain = self.module._parameters[self.layout.parameter]
         assert plain is not None
-        return [plain]
+        return [self._at_rest(plain)]
+
+    def _at_rest(self, parameter: nn.Parameter) -> nn.Parameter:
+        """The parameter that the optimizer holds.
+
+        Between forward and backward FSDP puts a gathered copy in the place of some parameters:
+        a plain one, or with tensor parallelism one on a part of the mesh.
+        """
+        if not _SHARDED and not is_sharded(parameter):
+            return parameter
+        known = _SHARDED.setdefault(self.module, {})
+        mesh, name = getattr(parameter, "device_mesh", None), self.layout.parameter
+        if mesh is not None and (name not in known or mesh == known[name].device_mesh):
+            known[name] = parameter
+        return known.get(name, parameter)
 
     @property
     def _parametrization(self) -> nn.Module:
@@ -73,6 +118,8 @@ class Layer:
         if not self.parametrized and not hasattr(self.module, self.layout.parameter):
             kind = type(self.module).__name__
             return f"its layout names the parameter {self.layout.parameter!r}, which {kind} lacks"
+        if sharding := self._sharding_problem():
+            return sharding
         weight = self.weight
         if isinstance(weight, UninitializedParameter):
             return "the weight is lazy; run one forward pass before making AdaReg"
@@ -89,12 +136,19 @@ class Layer:
             return f"the weight is {weight.dtype}, not real floating point"
         if not any(parameter.requires_grad for parameter in self.parameters):
             return "the weight is frozen (requires_grad=False)"
-        matrix = self.matrix
+        matrix = self.blank
         if matrix.ndim < 2 or self.layout.from_matrix(matrix).shape != weight.shape:
             return (
                 f"its layout makes {tuple(matrix.shape)} of {tuple(weight.shape)} and does not "
                 f"lead back, or not to a matrix"
             )
+        return None
+
+    def _sharding_problem(self) -> str | None:
+        if not self.parametrized:
+            return _sharding().problem(self.weight) if is_sharded(self.weight) else None
+        if any(map(is_sharded, self.parameters)):
+            return "the weight is parametrized and its parameters are sharded; drop one of the two"
         return None
 
 
@@ -124,7 +178,7 @@ def select(model: nn.Module, layers: Selection) -> list[Layer]:
     """The layers of ``model`` that ``layers`` names, in the model's order, tied weights once.
 
     Args:
-        model: any module; a compiled one stands for the module it wraps.
+        model: any module; a compiled or DistributedDataParallel one stands for what it wraps.
         layers: one of, or an iterable of: ``"last"``, the layer registered last; ``"fc"``,
             ``"conv"`` or another kind in the layout table; ``"all"``; a module or its name,
             which stands for every layer in it; a glob pattern over names, for example
@@ -136,7 +190,7 @@ def select(model: nn.Module, layers: Selection) -> list[Layer]:
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: expected a torch.nn.Module, got {model!r}")
-    model = getattr(model, "_orig_mod", model)
+    model = unwrapped(model)
     candidates = list(_candidates(model))
     if not isinstance(layers, str | nn.Module | Iterable):
         raise TypeError(f"layers: expected strings or modules, got {layers!r}")
@@ -153,11 +207,28 @@ def select(model: nn.Module, layers: Selection) -> list[Layer]:
     return list(once.values())
 
 
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The user's own module, out of torch.compile and DistributedDataParallel."""
+    while True:
+        inner = model.module if isinstance(model, DistributedDataParallel) else model
+        inner = getattr(inner, "_orig_mod", inner)
+        if inner is model:
+            return model
+        model = inner
+
+
 def by_name(model: nn.Module, names: Iterable[str]) -> list[Layer]:
     """The layers that :func:`select` gave these names, whatever has become of them since."""
-    candidates = _candidates(getattr(model, "_orig_mod", model))
+    candidates = _candidates(unwrapped(model))
     layers = {c.name: c.layer for c in candidates if c.layer is not None}
     return [layers[name] for name in names]
+
+
+def _sharding() -> Any:
+    """Imported by those who meet a DTensor; it loads torch.distributed.tensor."""
+    from adareg.nn import sharding
+
+    return sharding
 
 
 def _candidates(model: nn.Module) -> Iterator[_Candidate]:
@@ -193,7 +264,7 @@ def _matching(
 ) -> list[_Candidate]:
     matrices = [c for c in candidates if c.is_matrix]
     if isinstance(item, nn.Module):
-        return _inside(getattr(item, "_orig_mod", item), candidates)
+        return _inside(unwrapped(item), candidates)
     if not isinstance(item, str):
         raise TypeError(f"layers: expected strings or modules, got {item!r}")
     if item == "last":
