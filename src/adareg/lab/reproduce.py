@@ -36,8 +36,13 @@ class Job:
     replicas: tuple[Replica, ...]
 
     @property
+    def samples(self) -> int:
+        """How many samples each of its networks sees."""
+        return self.config.n * self.config.blocks * self.config.epochs
+
+    @property
     def work(self) -> int:
-        """Multiply-adds of all forward passes, to weigh jobs against each other."""
+        """Multiply-adds of all forward passes, trials included, to weigh jobs against each other."""
         per_sample = ARCHITECTURES[self.config.data].multiply_adds
         return tuning.samples_of_all(self.config, self.replicas) * per_sample
 
@@ -145,10 +150,9 @@ def run(
     for job in jobs:
         reporter.start(job)
         made = _copies(job, store, sources[job.config.data])
+        reporter.advance(job, len(made) * job.samples)
         there = {(record["method"], record["seed"]) for record in made}
         left = tuple(r for r in job.replicas if (r.method, r.seed) not in there)
-        copied = [replica for replica in job.replicas if replica not in left]
-        reporter.advance(job, tuning.samples_of_all(job.config, copied))
         if left:
             rest = replace(job, replicas=left)
             made += train(rest, sources[job.config.data], device, reporter)
