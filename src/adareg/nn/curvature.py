@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from adareg.core import evidence
-from adareg.core.evidence import SHARED, Curvature
+from adareg.core.evidence import Curvature
+from adareg.core.linalg import NonFiniteError
 from adareg.core.prior import MatrixNormal
 from adareg.nn.select import Layer
 
@@ -59,40 +60,48 @@ def collect(
     layers: Mapping[str, Layer],
     priors: Mapping[str, MatrixNormal],
     inputs: Inputs,
-    directions: Callable[[Tensor], Tensor],  # outputs (m, K) -> (draws + shared, m, K)
+    directions: Callable[[Tensor], tuple[Tensor, Tensor]],  # (m, K) -> (draws, m, K) twice
 ) -> Collected:
     """The curvature of one sample at every layer, and the kernel of the samples.
 
-    The model runs in evaluation mode. It, its gradients and the global random state are left
+    Of the directions the first give curvatures, the others the kernel; see
+    :func:`adareg.core.evidence.directions`. The model runs in evaluation mode. It, its gradients and the global random state are left
     as they were.
     """
     model = getattr(model, "_orig_mod", model)
     with _undisturbed(model), torch.enable_grad(), _Recorder(model, layers) as recorder:
         outputs = as_outputs(call(model, inputs))
-        v = directions(outputs.detach()).to(outputs.dtype)
+        if not outputs.isfinite().all():
+            raise NonFiniteError("the model's outputs are not finite")
+        own, shared = directions(outputs.detach())
+        v = torch.cat([own, shared]).to(outputs.dtype)
         recorder.differentiate(outputs, v)
         curvatures, kernel = {}, 0
         for name, layer in layers.items():
             a, g = recorder.linear(layer) or (None, recorder.matrices(layer, model, inputs, v))
             with torch.no_grad():
-                curvatures[name], part = _read(a, g, priors[name])
+                prior = priors[name]
+                if name in recorder.normalised:
+                    prior = evidence.natural(layer.matrix, prior)
+                curvatures[name], part = _read(a, g, len(own), prior)
             kernel = kernel + part
     assert isinstance(kernel, Tensor)
     return Collected(curvatures, kernel, outputs.detach(), recorder.normalised)
 
 
 def _read(
-    a: Tensor | None, rows: Tensor, prior: MatrixNormal
+    a: Tensor | None, rows: Tensor, own: int, prior: MatrixNormal
 ) -> tuple[Curvature, Tensor]:
-    """A layer's curvature from its own draws, its kernel from those that all samples share."""
+    """A layer's curvature from the first rows, its kernel from the others."""
     if a is not None:
-        own, shared = rows[:-SHARED], rows[-SHARED:]
-        return evidence.curvature(a, own), evidence.kernel(a, shared, prior)
-    if rows.ndim == 5:  # groups
-        rows = rows.movedim(2, 0)
-    own, shared = rows[..., :-SHARED, :, :, :], rows[..., -SHARED:, :, :, :]
-    kernel = evidence.matrix_kernel(shared, prior)
-    return evidence.matrix_curvature(own), kernel.reshape(-1, *kernel.shape[-2:]).sum(0)
+        return evidence.curvature(a, rows[:own]), evidence.kernel(a, rows[own:], prior)
+    kernel = evidence.matrix_kernel(_groups_first(rows[own:]), prior)
+    kernel = kernel.reshape(-1, *kernel.shape[-2:]).sum(0)
+    return evidence.matrix_curvature(_groups_first(rows[:own])), kernel
+
+
+def _groups_first(rows: Tensor) -> Tensor:  # (draws, m, …, p, d) -> (…, draws, m, p, d)
+    return rows.movedim((0, 1), (-4, -3))
 
 
 def call(model: nn.Module, inputs: Inputs) -> Any:
@@ -180,12 +189,20 @@ class _Recorder:
         at = [z for z in once.values() if z.requires_grad]
         if not at:
             return
+        units = torch.eye(outputs.shape[-1]).to(outputs)
+        along = directions if len(directions) < len(units) else units.unsqueeze(1)
         rows = [
-            torch.autograd.grad(outputs, at, v, retain_graph=True, materialize_grads=True)
-            for v in directions
+            torch.autograd.grad(
+                outputs, at, v.expand_as(outputs), retain_graph=True, materialize_grads=True
+            )
+            for v in along
         ]
         modules = [m for m, z in once.items() if z.requires_grad]
-        self._grads = {m: torch.stack(each) for m, each in zip(modules, zip(*rows), strict=True)}
+        for module, each in zip(modules, zip(*rows, strict=True), strict=True):
+            grads = torch.stack(each)
+            if along is not directions:  # a direction's gradient is a sum of unit vectors'
+                grads = torch.einsum("rmk,km...->rm...", directions, grads)
+            self._grads[module] = grads
 
     def linear(self, layer: Layer) -> tuple[Tensor, Tensor] | None:
         """Inputs and gradients of a layer that maps each sample's one vector linearly."""

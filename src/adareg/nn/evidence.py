@@ -82,6 +82,10 @@ class Evidence:
         """The new priors, from some of the samples given."""
         if targets is None and self.likelihood == "regression":
             raise ValueError("likelihood='regression' learns the noise: give update() the targets")
+        weights = {name: layer.matrix.detach() for name, layer in layers.items()}
+        bad = [name for name, W in weights.items() if not W.isfinite().all()]
+        if bad:
+            raise NonFiniteError(f"{', '.join(bad)}: the weight has NaN or infinite entries")
         generator = torch.Generator().manual_seed(self.updates)
         inputs, targets = _sample(inputs, targets, curvature.samples(layers), generator)
         seen = curvature.collect(
@@ -92,8 +96,6 @@ class Evidence:
             lambda outputs: evidence.directions(outputs, self.likelihood, generator),
         )
         facts, noise = self._facts(seen.outputs, targets)
-        weights = {name: layer.matrix.detach() for name, layer in layers.items()}
-        _refuse_non_finite(weights, seen)
         solved = evidence.update(
             weights,
             priors,
@@ -280,14 +282,6 @@ def _labels_from(grad: Tensor) -> Tensor:
 def _spread(precision: Any) -> float:
     """How far the shape is from a multiple of the identity: the spread of log eigenvalues."""
     return float(precision.eigenvalues().double().log().std(-1, unbiased=False).mean())
-
-
-def _refuse_non_finite(weights: Mapping[str, Tensor], seen: curvature.Collected) -> None:
-    bad = [name for name, W in weights.items() if not W.isfinite().all()]
-    if bad:
-        raise NonFiniteError(f"{', '.join(bad)}: the weight has NaN or infinite entries")
-    if not (seen.outputs.isfinite().all() and seen.kernel.isfinite().all()):
-        raise NonFiniteError("the model's outputs or their gradients are not finite")
 
 
 def _sample(
