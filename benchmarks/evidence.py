@@ -40,6 +40,7 @@ STEPS, BATCH, RATE = 600, 64, 1e-3
 WEIGHT_DECAYS = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 CONSTANTS: dict[str, tuple[Any, str, list[float]]] = {
     "ρ of a classifier": (evidence, "SHAPE", [0.0, 0.5, 0.9, 0.97]),
+    "count": (evidence, "COUNT", [0.1, 1 / 3, 1.0]),
     "least dispersion": (evidence, "DISPERSION", [0.1, 0.3, 1.0]),
     "start": (evidence, "START", [0.001, 0.01, 0.1]),
     "first step": (rule, "FIRST", [20, 50, 150]),
@@ -178,7 +179,7 @@ def draw(out: Path) -> None:
 
     record = json.loads(out.with_suffix(".json").read_text())
     plt.rcParams["svg.hashsalt"] = "adareg"
-    figure, axes = plt.subplots(2, 4, figsize=(11, 5), sharey=True, layout="constrained")
+    figure, axes = plt.subplots(3, 3, figsize=(9, 7), sharey=True, layout="constrained")
     for ax, (label, rows) in zip(axes.flat, record["constants"].items(), strict=False):
         for key, scores in rows["score"].items():
             ax.plot(rows["values"], [s - record["none"][key] for s in scores], "o-", label=key)

@@ -354,7 +354,13 @@ def test_nothing_known_is_no_accident(likelihood):
     facts = Outputs(nothing, nothing + 1, nothing + 1, nothing, nothing, 0)
     one = torch.ones((), dtype=torch.float64)
     done = evidence.update(
-        {"w": W}, {"w": evidence.start(W)}, {"w": zero}, torch.zeros(5, 5).double(), facts, 5, one,
+        {"w": W},
+        {"w": evidence.start(W)},
+        {"w": zero},
+        torch.zeros(5, 5).double(),
+        facts,
+        5,
+        one,
         likelihood,
     )
     layer = done.layers["w"]

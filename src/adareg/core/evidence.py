@@ -36,6 +36,9 @@ DRAWS = 10
 #: How much of the shape a classifier learns: ρ in Σ ∝ (1 − ρ)·I + ρ·E.
 SHAPE = 0.9
 
+#: Of the kernel a classifier counts this share, so that it errs on the side of a weak prior.
+COUNT = 1 / 3
+
 #: The precision that training starts from, and the range it may take, as shares of the fan-in.
 START, SCALES = 0.01, (1e-4, 1e3)
 
@@ -269,7 +272,7 @@ def _whiten(precision: Precision, F: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def _trailing(x: Tensor, ndim: int) -> Tensor:
-    """x with axes of length one behind."""
+    """The same with axes of length one behind."""
     return x[(..., *[None] * (ndim - x.ndim))]
 
 
@@ -325,9 +328,9 @@ def refit(
 ) -> MatrixNormal:
     """The prior that fits the posterior: its shape from second moments, its scale from γ.
 
-    Shapes are ``Σ ∝ (1 − ρ)·I + ρ·E/mean(diag E)``, ρ from :func:`shape_strength`. The scale s is MacKay's, for which the
-    penalty ``s·tr(Ω̄rŴΩ̄cŴᵀ)`` equals γ; it moves half the way to it, in logarithms. A layer
-    that normalisation follows gets the smallest scale.
+    Shapes are ``Σ ∝ (1 − ρ)·I + ρ·E/mean(diag E)``, ρ from :func:`shape_strength`. The scale s
+    is MacKay's, for which the penalty ``s·tr(Ω̄rŴΩ̄cŴᵀ)`` equals γ; it moves half the way to
+    it, in logarithms. A layer that normalisation follows gets the smallest scale.
     """
     W, dtype = weight.double(), factor_dtype(weight)
     row, col = second_moments(weight, prior, posterior)
@@ -385,8 +388,10 @@ def classify(logits: Tensor, labels: Tensor | None) -> Outputs:  # (…, m, K), 
     from p has the expectation tr(Λ).
     """
     o = logits.double()
-    log_p = torch.nn.functional.logsigmoid(torch.cat([o, -o], -1)) if o.shape[-1] == 1 else (
-        o.log_softmax(-1)
+    log_p = (
+        torch.nn.functional.logsigmoid(torch.cat([o, -o], -1))
+        if o.shape[-1] == 1
+        else (o.log_softmax(-1))
     )
     p = log_p.exp()
     second = p.square().sum(-1)
@@ -460,7 +465,8 @@ def update(
     found = {name: posterior(priors[name], curvatures[name], n / own) for name in weights}
     few = {name: posterior(priors[name], curvatures[name], m / own) for name in weights}
     counted, counted_few = _total(found, noise.ndim), _total(few, noise.ndim)
-    lever = leverage(kernel, outputs.stiffness / own.unsqueeze(-1))
+    count = COUNT if likelihood == "classification" else 1.0
+    lever = leverage(count * kernel, outputs.stiffness / own.unsqueeze(-1))
     exact = (outputs.directions * lever).sum(-1)
     share = (exact / counted_few).clamp(max=1)  # of what the layers count for themselves
     layers = {}

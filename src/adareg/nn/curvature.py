@@ -1,8 +1,8 @@
 """The curvature of a model's likelihood at each layer, from a batch of inputs.
 
 A forward pass with hooks remembers what enters and leaves each layer; one backward pass for each
-direction in output space gives the gradients there. A layer kind that is not in the table of
-:func:`_maps` is differentiated sample by sample instead.
+direction in output space gives the gradients there. Layers for which that is not enough
+(attention, one that is called twice, kinds of your own) are differentiated sample by sample.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ from adareg.nn.select import Layer
 #: Samples that an update looks at.
 SAMPLES = 300
 
-#: Entries of the largest array of weight gradients, one for each sample; fewer samples are
-#: looked at where more would be needed.
+#: Entries of the largest array of weight gradients, one for each sample and direction. Where
+#: more would be needed fewer samples are looked at, but for eight.
 _ENTRIES = 2**26
+
+#: Embeddings of more entries than this are read as if each sample had one mean token.
+_LARGE = 2**16
 
 #: A batch of model inputs: the argument, positional arguments, or keyword arguments.
 Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
@@ -49,10 +52,9 @@ class Collected(NamedTuple):
 
 def samples(layers: Mapping[str, Layer]) -> int:
     """How many samples to look at, so that their weight gradients fit into memory."""
-    largest = max(
-        (layer.weight.numel() for layer in layers.values() if not _is_linear(layer)), default=1
-    )
-    return max(16, min(SAMPLES, _ENTRIES // largest))
+    apart = [x for x in layers.values() if not (_is_linear(x) or _is_large_embedding(x))]
+    largest = max((layer.weight.numel() for layer in apart), default=1)
+    return max(8, min(SAMPLES, _ENTRIES // (2 * evidence.DRAWS * largest)))
 
 
 def collect(
@@ -65,8 +67,8 @@ def collect(
     """The curvature of one sample at every layer, and the kernel of the samples.
 
     Of the directions the first give curvatures, the others the kernel; see
-    :func:`adareg.core.evidence.directions`. The model runs in evaluation mode. It, its gradients and the global random state are left
-    as they were.
+    :func:`adareg.core.evidence.directions`. The model runs in evaluation mode. It, its
+    gradients and the global random state are left as they were.
     """
     model = getattr(model, "_orig_mod", model)
     with _undisturbed(model), torch.enable_grad(), _Recorder(model, layers) as recorder:
@@ -76,7 +78,7 @@ def collect(
         own, shared = directions(outputs.detach())
         v = torch.cat([own, shared]).to(outputs.dtype)
         recorder.differentiate(outputs, v)
-        curvatures, kernel = {}, 0
+        curvatures, kernels = {}, []
         for name, layer in layers.items():
             a, g = recorder.linear(layer) or (None, recorder.matrices(layer, model, inputs, v))
             with torch.no_grad():
@@ -84,8 +86,8 @@ def collect(
                 if name in recorder.normalised:
                     prior = evidence.natural(layer.matrix, prior)
                 curvatures[name], part = _read(a, g, len(own), prior)
-            kernel = kernel + part
-    assert isinstance(kernel, Tensor)
+            kernels.append(part)
+    kernel = torch.stack([part.to(outputs.device) for part in kernels]).sum(0)
     return Collected(curvatures, kernel, outputs.detach(), recorder.normalised)
 
 
@@ -207,10 +209,14 @@ class _Recorder:
     def linear(self, layer: Layer) -> tuple[Tensor, Tensor] | None:
         """Inputs and gradients of a layer that maps each sample's one vector linearly."""
         grads = self._grads.get(layer.module)
-        a = self._calls[layer.module][0][0] if grads is not None else None
-        if a is None or grads is None or not _is_linear(layer) or a.ndim != 2:
+        if grads is None:
             return None
-        return (a, grads) if len(a) == grads.shape[1] else None
+        a = self._calls[layer.module][0][0]
+        if _is_large_embedding(layer) and len(a) == grads.shape[1]:
+            return _mean_token(a.reshape(len(a), -1), layer), grads.flatten(2, -2).sum(2)
+        if not _is_linear(layer) or a.ndim != 2 or len(a) != grads.shape[1]:
+            return None
+        return a, grads
 
     def matrices(
         self, layer: Layer, model: nn.Module, inputs: Inputs, directions: Tensor
@@ -224,6 +230,16 @@ class _Recorder:
 
 def _is_linear(layer: Layer) -> bool:
     return isinstance(layer.module, nn.Linear)
+
+
+def _is_large_embedding(layer: Layer) -> bool:
+    return isinstance(layer.module, nn.Embedding) and layer.weight.numel() > _LARGE
+
+
+def _mean_token(tokens: Tensor, layer: Layer) -> Tensor:  # (m, T) -> (m, vocabulary)
+    share = torch.full(tokens.shape, 1 / tokens.shape[1], device=tokens.device)
+    counts = share.new_zeros(len(tokens), layer.weight.shape[0])
+    return counts.scatter_add_(1, tokens, share)
 
 
 def _is_mapped(layer: Layer) -> bool:
@@ -241,7 +257,7 @@ def _local(layer: Layer, a: Tensor, grads: Tensor) -> Tensor:
             values = {layer.layout.parameter: w}
             return torch.func.functional_call(module, values, (x.unsqueeze(0),)).squeeze(0)
 
-        _, pullback = torch.func.vjp(output, weight)
+        pullback = torch.func.vjp(output, weight)[1]
         return layer.layout.to_matrix(pullback(g)[0])
 
     return torch.vmap(torch.vmap(one), in_dims=(None, 0))(a, grads)
@@ -253,12 +269,16 @@ def _one_by_one(layer: Layer, model: nn.Module, inputs: Inputs, directions: Tens
     for i in range(directions.shape[1]):
         weight = layer.weight
         outputs = as_outputs(call(model, take(inputs, slice(i, i + 1))))
-        rows.append([
-            layer.layout.to_matrix(
-                torch.autograd.grad(outputs, weight, v[i : i + 1], True, materialize_grads=True)[0]
-            )
-            for v in directions
-        ])
+        rows.append(
+            [
+                layer.layout.to_matrix(
+                    torch.autograd.grad(
+                        outputs, weight, v[i : i + 1], True, materialize_grads=True
+                    )[0]
+                )
+                for v in directions
+            ]
+        )
     return torch.stack([torch.stack(row) for row in rows], 1)
 
 
