@@ -91,7 +91,8 @@ def _gains(rows: pd.DataFrame) -> Iterator[str]:
         yield "|--:|" + "--:|" * len(methods)
         for n in sorted(set(rows.loc[rows["data"] == data, "n"])):
             cells = [_change(change, (data, n, method)) for method in others]
-            yield f"| {n:,} | {level.loc[(data, n, 'none'), 'mean']:.1f} | {' | '.join(cells)} |"
+            none = f"{level.loc[(data, n, 'none'), 'mean']:.1f}".replace("-", "−")
+            yield f"| {n:,} | {none} | {' | '.join(cells)} |"
 
 
 def _change(table: pd.DataFrame, key: tuple[str, int, str]) -> str:

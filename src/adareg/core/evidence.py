@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from adareg.core.linalg import eigh
+from adareg.core.linalg import eigh, factor_dtype
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
 
@@ -30,11 +30,14 @@ LIKELIHOODS = ("classification", "regression")
 #: prior has no shape there.
 WIDEST = 4096
 
-#: Directions in output space for each sample, and such that all samples share.
-DRAWS, SHARED = 2, 2
+#: Directions in output space: up to so many outputs are all taken, of more so many at random.
+DRAWS = 10
 
 #: How much of the shape a classifier learns: ρ in Σ ∝ (1 − ρ)·I + ρ·E.
 SHAPE = 0.9
+
+#: Of the kernel a classifier counts this share, so that it errs on the side of a weak prior.
+COUNT = 1 / 3
 
 #: The precision that training starts from, and the range it may take, as shares of the fan-in.
 START, SCALES = 0.01, (1e-4, 1e3)
@@ -89,23 +92,36 @@ def directions(
     outputs: Tensor,  # (…, m, K)
     likelihood: str,
     generator: torch.Generator,
-) -> Tensor:  # (draws + shared, …, m, K)
-    """Directions in output space to differentiate along, the last ``SHARED`` shared by all samples.
+) -> tuple[Tensor, Tensor]:  # (draws, …, m, K) twice
+    """Directions in output space to differentiate along: each sample's own, and shared ones.
 
-    For each sample the second moment of its own draws is the curvature of the log-likelihood:
-    for classes, gradients at labels that the model itself predicts (all of them, weighted, if
-    they are few); for targets of unit noise, random signs or all unit vectors. The shared ones
-    are random unit vectors, so that kernels add up to the mean over outputs.
+    The second moment of a sample's own directions is the curvature of the log-likelihood: for
+    classes, gradients at labels that the model itself predicts; for targets, at noise one,
+    unit vectors. Kernels of the shared ones add up to the mean over outputs. Up to ``DRAWS``
+    outputs all are taken and nothing is random.
     """
     o = outputs.double()
-    K = o.shape[-1]
-    own = _label_gradients(o, generator) if likelihood == "classification" else _signs(o, generator)
-    count = (SHARED, *(1 for _ in o.shape[:-1]), K)
-    shared = torch.randn(count, generator=generator, dtype=torch.float64).to(o.device)
-    if likelihood == "classification" and K > 1:  # adding a constant to all logits says nothing
-        shared = shared - shared.mean(-1, keepdim=True)
-    shared = shared / (shared.norm(dim=-1, keepdim=True) * math.sqrt(SHARED))
-    return torch.cat([own, shared.expand(SHARED, *o.shape)])
+    if likelihood == "classification":
+        return _label_gradients(o, generator), _shared(o, generator, centred=o.shape[-1] > 1)
+    return _signs(o, generator), _shared(o, generator, centred=False)
+
+
+def _shared(outputs: Tensor, generator: torch.Generator, centred: bool) -> Tensor:
+    K = outputs.shape[-1]
+    vectors = torch.eye(K, dtype=torch.float64)
+    if centred:  # adding a constant to all logits says nothing
+        vectors = vectors - 1 / K
+    rank = K - 1 if centred else K
+    if K > DRAWS:
+        random = torch.randn(K, DRAWS, generator=generator, dtype=torch.float64)
+        vectors = torch.linalg.qr(vectors @ random).Q.mT
+        rank = DRAWS
+    vectors = (vectors / math.sqrt(rank)).to(outputs.device)
+    return _each(vectors, outputs).expand(len(vectors), *outputs.shape)
+
+
+def _each(vectors: Tensor, outputs: Tensor) -> Tensor:  # (draws, K) -> (draws, 1…, 1, K)
+    return vectors.view(len(vectors), *(1 for _ in outputs.shape[:-1]), vectors.shape[-1])
 
 
 def _label_gradients(logits: Tensor, generator: torch.Generator) -> Tensor:
@@ -115,9 +131,8 @@ def _label_gradients(logits: Tensor, generator: torch.Generator) -> Tensor:
         return (p * (1 - p)).sqrt().unsqueeze(0)
     p = logits.softmax(-1)
     eye = torch.eye(K, dtype=p.dtype, device=p.device)
-    if K <= DRAWS:
-        each = eye.view(K, *(1 for _ in p.shape[:-1]), K)
-        return p.movedim(-1, 0).sqrt().unsqueeze(-1) * (each - p)
+    if K <= DRAWS:  # every label, weighted with its probability
+        return p.movedim(-1, 0).sqrt().unsqueeze(-1) * (_each(eye, p) - p)
     flat = p.reshape(-1, K).to(generator.device)
     labels = torch.multinomial(flat, DRAWS, replacement=True, generator=generator)
     drawn = eye[labels.mT.to(p.device)].view(DRAWS, *p.shape)
@@ -128,7 +143,7 @@ def _signs(outputs: Tensor, generator: torch.Generator) -> Tensor:
     K = outputs.shape[-1]
     if K <= DRAWS:
         eye = torch.eye(K, dtype=outputs.dtype, device=outputs.device)
-        return eye.view(K, *(1 for _ in outputs.shape[:-1]), K).expand(K, *outputs.shape)
+        return _each(eye, outputs).expand(K, *outputs.shape)
     signs = torch.randint(2, (DRAWS, *outputs.shape), generator=generator) * 2.0 - 1
     return signs.to(outputs) / math.sqrt(DRAWS)
 
@@ -208,6 +223,17 @@ def start(weight: Tensor) -> MatrixNormal:  # (…, p, d)
     return _scaled(prior, START * weight.shape[-1] * torch.ones_like(prior.col.outside))
 
 
+def natural(weight: Tensor, prior: MatrixNormal) -> MatrixNormal:
+    """The prior at the scale for which the weight is a typical draw.
+
+    For a layer that normalisation follows: its scale has no effect, so it is nothing that data
+    could determine or a penalty should change.
+    """
+    p, d = weight.shape[-2:]
+    prior = prior.to(torch.float64)
+    return _scaled(prior, p * d / prior.penalty(weight.double()).clamp(min=1e-300))
+
+
 def scale(prior: MatrixNormal) -> Tensor:  # (…)
     """The geometric mean of a prior's p·d precisions."""
     p, d = prior.shape[-2:]
@@ -246,7 +272,7 @@ def _whiten(precision: Precision, F: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def _trailing(x: Tensor, ndim: int) -> Tensor:
-    """x with axes of length one behind."""
+    """The same with axes of length one behind."""
     return x[(..., *[None] * (ndim - x.ndim))]
 
 
@@ -298,24 +324,25 @@ def refit(
     posterior: Posterior,
     gamma: Tensor,  # (…)
     likelihood: str,
-    keep_scale: bool = False,
+    normalised: bool = False,
 ) -> MatrixNormal:
     """The prior that fits the posterior: its shape from second moments, its scale from γ.
 
-    Shapes are ``Σ ∝ (1 − ρ)·I + ρ·E/mean(diag E)``, ρ from :func:`shape_strength`. The scale s is MacKay's, for which the
-    penalty ``s·tr(Ω̄rŴΩ̄cŴᵀ)`` equals γ; it moves half the way to it, in logarithms.
+    Shapes are ``Σ ∝ (1 − ρ)·I + ρ·E/mean(diag E)``, ρ from :func:`shape_strength`. The scale s
+    is MacKay's, for which the penalty ``s·tr(Ω̄rŴΩ̄cŴᵀ)`` equals γ; it moves half the way to
+    it, in logarithms. A layer that normalisation follows gets the smallest scale.
     """
-    W, dtype = weight.double(), prior.row.basis.dtype
+    W, dtype = weight.double(), factor_dtype(weight)
     row, col = second_moments(weight, prior, posterior)
     shape = MatrixNormal(
         _shape(row, prior.row, shape_strength(gamma, W.shape[-2], likelihood)),
         _shape(col, prior.col, shape_strength(gamma, W.shape[-1], likelihood)),
     )
-    old, d = scale(prior), W.shape[-1]
-    if keep_scale:
-        return _scaled(shape, old).to(dtype)
-    wanted = (gamma / shape.penalty(W).clamp(min=1e-300)).clamp(*(d * bound for bound in SCALES))
-    return _scaled(shape, (old * wanted).sqrt()).to(dtype)
+    low, high = (W.shape[-1] * bound for bound in SCALES)
+    if normalised:
+        return _scaled(shape, torch.full_like(gamma, low)).to(dtype)
+    wanted = (gamma / shape.penalty(W).clamp(min=1e-300)).clamp(low, high)
+    return _scaled(shape, (scale(prior) * wanted).sqrt()).to(dtype)
 
 
 def shape_strength(gamma: Tensor, size: int, likelihood: str) -> Tensor:  # (…)
@@ -423,7 +450,8 @@ def update(
             layer.
         priors: the old priors.
         curvatures: of one sample at noise one, by layer.
-        kernel: prior covariance of the outputs at m samples, summed over layers.
+        kernel: prior covariance of the outputs at m samples, summed over layers, of normalised
+            ones at their :func:`natural` scale.
         outputs: what the likelihood says there.
         n: size of the training set.
         noise: the old noise variance or dispersion. The variance belongs to the likelihood; a
@@ -431,12 +459,14 @@ def update(
         likelihood: "classification" or "regression".
         normalised: layers whose scale does not matter, since normalisation follows.
     """
+    priors = {**priors, **{name: natural(weights[name], priors[name]) for name in normalised}}
     own = noise if likelihood == "regression" else torch.ones_like(noise)
     m = kernel.shape[-1]
     found = {name: posterior(priors[name], curvatures[name], n / own) for name in weights}
     few = {name: posterior(priors[name], curvatures[name], m / own) for name in weights}
     counted, counted_few = _total(found, noise.ndim), _total(few, noise.ndim)
-    lever = leverage(kernel, outputs.stiffness / own.unsqueeze(-1))
+    count = COUNT if likelihood == "classification" else 1.0
+    lever = leverage(count * kernel, outputs.stiffness / own.unsqueeze(-1))
     exact = (outputs.directions * lever).sum(-1)
     share = (exact / counted_few).clamp(max=1)  # of what the layers count for themselves
     layers = {}

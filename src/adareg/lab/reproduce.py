@@ -39,7 +39,7 @@ class Job:
 
     @property
     def work(self) -> int:
-        """Multiply-adds of all forward passes, to weigh jobs against each other."""
+        """Multiply-adds of all forward passes, trials included, to weigh jobs by."""
         per_sample = ARCHITECTURES[self.config.data].multiply_adds
         return tuning.samples_of_all(self.config, self.replicas) * per_sample
 

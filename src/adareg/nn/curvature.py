@@ -1,8 +1,8 @@
 """The curvature of a model's likelihood at each layer, from a batch of inputs.
 
 A forward pass with hooks remembers what enters and leaves each layer; one backward pass for each
-direction in output space gives the gradients there. A layer kind that is not in the table of
-:func:`_maps` is differentiated sample by sample instead.
+direction in output space gives the gradients there. Layers for which that is not enough
+(attention, one that is called twice, kinds of your own) are differentiated sample by sample.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ import torch
 from torch import Tensor, nn
 
 from adareg.core import evidence
-from adareg.core.evidence import SHARED, Curvature
+from adareg.core.evidence import Curvature
+from adareg.core.linalg import NonFiniteError
 from adareg.core.prior import MatrixNormal
 from adareg.nn.select import Layer
 
 #: Samples that an update looks at.
 SAMPLES = 300
 
-#: Entries of the largest array of weight gradients, one for each sample; fewer samples are
-#: looked at where more would be needed.
+#: Entries of the largest array of weight gradients, one for each sample and direction. Where
+#: more would be needed fewer samples are looked at, but for eight.
 _ENTRIES = 2**26
+
+#: Embeddings of more entries than this are read as if each sample had one mean token.
+_LARGE = 2**16
 
 #: A batch of model inputs: the argument, positional arguments, or keyword arguments.
 Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
@@ -48,10 +52,9 @@ class Collected(NamedTuple):
 
 def samples(layers: Mapping[str, Layer]) -> int:
     """How many samples to look at, so that their weight gradients fit into memory."""
-    largest = max(
-        (layer.weight.numel() for layer in layers.values() if not _is_linear(layer)), default=1
-    )
-    return max(16, min(SAMPLES, _ENTRIES // largest))
+    apart = [x for x in layers.values() if not (_is_linear(x) or _is_large_embedding(x))]
+    largest = max((layer.weight.numel() for layer in apart), default=1)
+    return max(8, min(SAMPLES, _ENTRIES // (2 * evidence.DRAWS * largest)))
 
 
 def collect(
@@ -59,38 +62,48 @@ def collect(
     layers: Mapping[str, Layer],
     priors: Mapping[str, MatrixNormal],
     inputs: Inputs,
-    directions: Callable[[Tensor], Tensor],  # outputs (m, K) -> (draws + shared, m, K)
+    directions: Callable[[Tensor], tuple[Tensor, Tensor]],  # (m, K) -> (draws, m, K) twice
 ) -> Collected:
     """The curvature of one sample at every layer, and the kernel of the samples.
 
-    The model runs in evaluation mode. It, its gradients and the global random state are left
-    as they were.
+    Of the directions the first give curvatures, the others the kernel; see
+    :func:`adareg.core.evidence.directions`. The model runs in evaluation mode. It, its
+    gradients and the global random state are left as they were.
     """
     model = getattr(model, "_orig_mod", model)
     with _undisturbed(model), torch.enable_grad(), _Recorder(model, layers) as recorder:
         outputs = as_outputs(call(model, inputs))
-        v = directions(outputs.detach()).to(outputs.dtype)
+        if not outputs.isfinite().all():
+            raise NonFiniteError("the model's outputs are not finite")
+        own, shared = directions(outputs.detach())
+        v = torch.cat([own, shared]).to(outputs.dtype)
         recorder.differentiate(outputs, v)
-        curvatures, kernel = {}, 0
+        curvatures, kernels = {}, []
         for name, layer in layers.items():
             a, g = recorder.linear(layer) or (None, recorder.matrices(layer, model, inputs, v))
             with torch.no_grad():
-                curvatures[name], part = _read(a, g, priors[name])
-            kernel = kernel + part
-    assert isinstance(kernel, Tensor)
+                prior = priors[name]
+                if name in recorder.normalised:
+                    prior = evidence.natural(layer.matrix, prior)
+                curvatures[name], part = _read(a, g, len(own), prior)
+            kernels.append(part)
+    kernel = torch.stack([part.to(outputs.device) for part in kernels]).sum(0)
     return Collected(curvatures, kernel, outputs.detach(), recorder.normalised)
 
 
-def _read(a: Tensor | None, rows: Tensor, prior: MatrixNormal) -> tuple[Curvature, Tensor]:
-    """A layer's curvature from its own draws, its kernel from those that all samples share."""
+def _read(
+    a: Tensor | None, rows: Tensor, own: int, prior: MatrixNormal
+) -> tuple[Curvature, Tensor]:
+    """A layer's curvature from the first rows, its kernel from the others."""
     if a is not None:
-        own, shared = rows[:-SHARED], rows[-SHARED:]
-        return evidence.curvature(a, own), evidence.kernel(a, shared, prior)
-    if rows.ndim == 5:  # groups
-        rows = rows.movedim(2, 0)
-    own, shared = rows[..., :-SHARED, :, :, :], rows[..., -SHARED:, :, :, :]
-    kernel = evidence.matrix_kernel(shared, prior)
-    return evidence.matrix_curvature(own), kernel.reshape(-1, *kernel.shape[-2:]).sum(0)
+        return evidence.curvature(a, rows[:own]), evidence.kernel(a, rows[own:], prior)
+    kernel = evidence.matrix_kernel(_groups_first(rows[own:]), prior)
+    kernel = kernel.reshape(-1, *kernel.shape[-2:]).sum(0)
+    return evidence.matrix_curvature(_groups_first(rows[:own])), kernel
+
+
+def _groups_first(rows: Tensor) -> Tensor:  # (draws, m, …, p, d) -> (…, draws, m, p, d)
+    return rows.movedim((0, 1), (-4, -3))
 
 
 def call(model: nn.Module, inputs: Inputs) -> Any:
@@ -178,20 +191,32 @@ class _Recorder:
         at = [z for z in once.values() if z.requires_grad]
         if not at:
             return
+        units = torch.eye(outputs.shape[-1]).to(outputs)
+        along = directions if len(directions) < len(units) else units.unsqueeze(1)
         rows = [
-            torch.autograd.grad(outputs, at, v, retain_graph=True, materialize_grads=True)
-            for v in directions
+            torch.autograd.grad(
+                outputs, at, v.expand_as(outputs), retain_graph=True, materialize_grads=True
+            )
+            for v in along
         ]
         modules = [m for m, z in once.items() if z.requires_grad]
-        self._grads = {m: torch.stack(each) for m, each in zip(modules, zip(*rows), strict=True)}
+        for module, each in zip(modules, zip(*rows, strict=True), strict=True):
+            grads = torch.stack(each)
+            if along is not directions:  # a direction's gradient is a sum of unit vectors'
+                grads = torch.einsum("rmk,km...->rm...", directions, grads)
+            self._grads[module] = grads
 
     def linear(self, layer: Layer) -> tuple[Tensor, Tensor] | None:
         """Inputs and gradients of a layer that maps each sample's one vector linearly."""
         grads = self._grads.get(layer.module)
-        a = self._calls[layer.module][0][0] if grads is not None else None
-        if a is None or grads is None or not _is_linear(layer) or a.ndim != 2:
+        if grads is None:
             return None
-        return (a, grads) if len(a) == grads.shape[1] else None
+        a = self._calls[layer.module][0][0]
+        if _is_large_embedding(layer) and len(a) == grads.shape[1]:
+            return _mean_token(a.reshape(len(a), -1), layer), grads.flatten(2, -2).sum(2)
+        if not _is_linear(layer) or a.ndim != 2 or len(a) != grads.shape[1]:
+            return None
+        return a, grads
 
     def matrices(
         self, layer: Layer, model: nn.Module, inputs: Inputs, directions: Tensor
@@ -205,6 +230,16 @@ class _Recorder:
 
 def _is_linear(layer: Layer) -> bool:
     return isinstance(layer.module, nn.Linear)
+
+
+def _is_large_embedding(layer: Layer) -> bool:
+    return isinstance(layer.module, nn.Embedding) and layer.weight.numel() > _LARGE
+
+
+def _mean_token(tokens: Tensor, layer: Layer) -> Tensor:  # (m, T) -> (m, vocabulary)
+    share = torch.full(tokens.shape, 1 / tokens.shape[1], device=tokens.device)
+    counts = share.new_zeros(len(tokens), layer.weight.shape[0])
+    return counts.scatter_add_(1, tokens, share)
 
 
 def _is_mapped(layer: Layer) -> bool:
@@ -222,7 +257,7 @@ def _local(layer: Layer, a: Tensor, grads: Tensor) -> Tensor:
             values = {layer.layout.parameter: w}
             return torch.func.functional_call(module, values, (x.unsqueeze(0),)).squeeze(0)
 
-        _, pullback = torch.func.vjp(output, weight)
+        pullback = torch.func.vjp(output, weight)[1]
         return layer.layout.to_matrix(pullback(g)[0])
 
     return torch.vmap(torch.vmap(one), in_dims=(None, 0))(a, grads)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +17,7 @@ from adareg.core.linalg import NonFiniteError
 from adareg.core.metrics import correlation
 from adareg.core.prior import MatrixNormal
 from adareg.nn import curvature
+from adareg.nn.curvature import Inputs
 from adareg.nn.select import Layer
 
 #: An attached regularizer updates after this many optimizer steps, and then whenever the number
@@ -52,7 +52,7 @@ class Evidence:
         if likelihood not in LIKELIHOODS:
             accepted = ", ".join(map(repr, LIKELIHOODS))
             raise ValueError(f"likelihood={likelihood!r}: expected one of {accepted}")
-        if not isinstance(loss_scale, Real) or not 0 < loss_scale < math.inf:
+        if not isinstance(loss_scale, int | float) or not 0 < loss_scale < math.inf:
             raise ValueError(f"loss_scale={loss_scale!r}: expected a positive number")
         self.n_samples = int(n_samples)
         self.likelihood = likelihood
@@ -62,6 +62,7 @@ class Evidence:
         self.outputs = 1
         self.noise = evidence.DISPERSION if likelihood == "classification" else 0.0
         self.found: dict[str, float] = {}
+        self._most_noise = 0.0
         self._source: _Source | None = None
         self._curvatures: dict[str, Curvature] = {}
 
@@ -82,6 +83,10 @@ class Evidence:
         """The new priors, from some of the samples given."""
         if targets is None and self.likelihood == "regression":
             raise ValueError("likelihood='regression' learns the noise: give update() the targets")
+        weights = {name: layer.matrix.detach() for name, layer in layers.items()}
+        bad = [name for name, W in weights.items() if not W.isfinite().all()]
+        if bad:
+            raise NonFiniteError(f"{', '.join(bad)}: the weight has NaN or infinite entries")
         generator = torch.Generator().manual_seed(self.updates)
         inputs, targets = _sample(inputs, targets, curvature.samples(layers), generator)
         seen = curvature.collect(
@@ -92,8 +97,6 @@ class Evidence:
             lambda outputs: evidence.directions(outputs, self.likelihood, generator),
         )
         facts, noise = self._facts(seen.outputs, targets)
-        weights = {name: layer.matrix.detach() for name, layer in layers.items()}
-        _refuse_non_finite(weights, seen)
         solved = evidence.update(
             weights,
             priors,
@@ -216,7 +219,8 @@ class _Given:
 
     def batch(self) -> tuple[Any, Tensor | None]:
         if _is_pair(self._data):
-            return tuple(self._data)  # type: ignore[return-value]
+            inputs, targets = self._data
+            return inputs, targets
         with torch.random.fork_rng(devices=[]):  # a loader's iterator draws a seed
             pairs = list(_enough(self._data))
         if not pairs or not all(_is_pair(pair) for pair in pairs):
@@ -245,7 +249,7 @@ class _Observed:
         if not model.training or not isinstance(logits, Tensor) or not logits.requires_grad:
             return
         labels: list[Tensor] = []
-        inputs = {**kwargs} if not args else args
+        inputs: Inputs = args or kwargs
         if args and kwargs:
             raise ValueError(
                 "the model is called with positional and keyword arguments; "
@@ -280,14 +284,6 @@ def _labels_from(grad: Tensor) -> Tensor:
 def _spread(precision: Any) -> float:
     """How far the shape is from a multiple of the identity: the spread of log eigenvalues."""
     return float(precision.eigenvalues().double().log().std(-1, unbiased=False).mean())
-
-
-def _refuse_non_finite(weights: Mapping[str, Tensor], seen: curvature.Collected) -> None:
-    bad = [name for name, W in weights.items() if not W.isfinite().all()]
-    if bad:
-        raise NonFiniteError(f"{', '.join(bad)}: the weight has NaN or infinite entries")
-    if not (seen.outputs.isfinite().all() and seen.kernel.isfinite().all()):
-        raise NonFiniteError("the model's outputs or their gradients are not finite")
 
 
 def _sample(

@@ -148,10 +148,17 @@ def _rank_table(each: pd.DataFrame, rows: pd.DataFrame, measure: str) -> Table:
         p = {**ranks.wilcoxon_holm(scores, "evidence"), "evidence": np.nan}
         lines.append([Cell("p against evidence", "~~"), *(number(p[m], 3) for m in scores)])
     caption = (
-        f"Average ranks by {name}. The last row: Wilcoxon's signed-rank test over all cells "
-        "against evidence, with Holm's correction"
+        f"Average ranks by {name}{_friedman(each)}. The last row: Wilcoxon's signed-rank test "
+        "over all cells against evidence, with Holm's correction"
     )
     return Table(["data", *map(_short, each.columns)], lines, caption)
+
+
+def _friedman(each: pd.DataFrame) -> str:
+    if min(each.shape) < 3:
+        return ""
+    p = ranks.friedman(-each)
+    return f" (all methods alike: p = {p:.2g}, Friedman's test over data sets)"
 
 
 def draw_gains(studies: Studies) -> Drawing | None:

@@ -1,0 +1,204 @@
+"""The evidence rule against weight decay on small data, and how far each of its constants matters.
+
+python benchmarks/evidence.py compare            a table: none, weight decay, evidence
+python benchmarks/evidence.py sensitivity OUT    OUT.json and OUT.svg: one constant at a time
+
+Small multilayer perceptrons on data that comes with scikit-learn, Adam, paired seeds.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from sklearn import datasets
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+import adareg
+from adareg.core import evidence
+from adareg.nn import curvature
+from adareg.nn import evidence as rule
+
+CELLS = [
+    ("digits", 40),
+    ("digits", 200),
+    ("digits, 20 % wrong labels", 200),
+    ("wine", 30),
+    ("cancer", 50),
+    ("diabetes", 60),
+    ("friedman", 100),
+    ("completion", 60),
+]
+STEPS, BATCH, RATE = 600, 64, 1e-3
+WEIGHT_DECAYS = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+CONSTANTS: dict[str, tuple[Any, str, list[float]]] = {
+    "ρ of a classifier": (evidence, "SHAPE", [0.0, 0.5, 0.9, 0.97]),
+    "count": (evidence, "COUNT", [0.1, 1 / 3, 1.0]),
+    "least dispersion": (evidence, "DISPERSION", [0.1, 0.3, 1.0]),
+    "start": (evidence, "START", [0.001, 0.01, 0.1]),
+    "first step": (rule, "FIRST", [20, 50, 150]),
+    "growth of steps": (rule, "GROWTH", [1.15, 1.3, 1.7]),
+    "samples": (curvature, "SAMPLES", [50, 100, 300]),
+    "draws": (evidence, "DRAWS", [1, 3, 10]),
+}
+
+
+def load(name: str) -> tuple[Tensor, Tensor]:
+    """Standardised inputs; labels, or standardised targets."""
+    if name == "friedman":
+        x, y = datasets.make_friedman1(2000, n_features=15, noise=1.0, random_state=0)
+    else:
+        source = {"wine": "wine", "cancer": "breast_cancer", "diabetes": "diabetes"}
+        x, y = getattr(datasets, f"load_{source.get(name, 'digits')}")(return_X_y=True)
+    inputs, targets = torch.tensor(x).float(), torch.tensor(y)
+    if name.startswith(("digits", "completion")):
+        inputs = inputs / 8 - 1
+    if name == "completion":
+        inputs, targets = inputs[:, :32], inputs[:, 32:]
+    else:
+        inputs = (inputs - inputs.mean(0)) / inputs.std(0).clamp(min=1e-6)
+    if name.startswith("digits"):
+        inputs = torch.tensor(x).float() / 8 - 1
+    if targets.is_floating_point():
+        targets = targets.float().reshape(len(targets), -1)
+        targets = (targets - targets.mean()) / targets.std()
+    return inputs, targets
+
+
+def train(name: str, n: int, seed: int, weight_decay: float | None = 0.0) -> dict[str, float]:
+    """Test score of one network; ``weight_decay=None`` is the evidence rule."""
+    x, y = load(name)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+    x, y = x[order], y[order]
+    torch.manual_seed(seed)
+    classes = not y.is_floating_point()
+    outputs = int(y.max()) + 1 if classes else y.shape[1]
+    labels = y[:n].clone()
+    if "wrong" in name:
+        labels[: n // 5] = torch.randint(outputs, (n // 5,))
+    model = nn.Sequential(
+        nn.Linear(x.shape[1], 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, outputs)
+    )
+    loss = cross_entropy if classes else mse_loss
+    optimizer = torch.optim.Adam(model.parameters(), RATE, weight_decay=weight_decay or 0.0)
+    started = time.process_time()
+    if weight_decay is None:
+        likelihood = "classification" if classes else "regression"
+        reg = adareg.AdaReg(model, "all", rule="evidence", n_samples=n, likelihood=likelihood)
+        reg.attach(optimizer, data=(x[:n], labels))
+    for _ in range(STEPS):
+        batch = torch.randperm(n)[:BATCH]
+        optimizer.zero_grad()
+        loss(model(x[batch]), labels[batch]).backward()
+        optimizer.step()
+    seconds = time.process_time() - started
+    with torch.no_grad():
+        answer = model(x[n : n + 2000])
+    truth = y[n : n + 2000]
+    if classes:
+        score = float((answer.argmax(1) == truth).float().mean())
+    else:
+        score = 1 - float((answer - truth).square().sum() / (truth - truth.mean(0)).square().sum())
+    return {"score": 100 * score, "loss": float(loss(answer, truth)), "seconds": seconds}
+
+
+def compare(seeds: int) -> None:
+    """Print the change against no regularizer, and against the best weight decay on test data."""
+    for name, n in CELLS:
+        runs = {
+            w: [train(name, n, seed, w) for seed in range(seeds)]
+            for w in (0.0, *WEIGHT_DECAYS, None)
+        }
+        score = {w: torch.tensor([r["score"] for r in each]) for w, each in runs.items()}
+        loss = {w: sum(r["loss"] for r in each) / seeds for w, each in runs.items()}
+        cost = sum(r["seconds"] for r in runs[None]) / sum(r["seconds"] for r in runs[0.0])
+        best = max(WEIGHT_DECAYS, key=lambda w: float(score[w].mean()))
+        gain, over = score[None] - score[0.0], score[None] - score[best]
+        print(
+            f"{name:26s} n={n:4d} none {score[0.0].mean():6.2f} ({loss[0.0]:.3f})  "
+            f"wd {best:g} {score[best].mean() - score[0.0].mean():+6.2f} ({loss[best]:.3f})  "
+            f"evidence {gain.mean():+6.2f}±{gain.std() / seeds**0.5:.2f} ({loss[None]:.3f}), "
+            f"over wd {over.mean():+6.2f}±{over.std() / seeds**0.5:.2f}, cost {cost:.2f}x",
+            flush=True,
+        )
+
+
+@contextmanager
+def changed(module: Any, constant: str, value: float) -> Iterator[None]:
+    """With another value of a constant."""
+    before = getattr(module, constant)
+    floor = evidence.DISPERSIONS
+    setattr(module, constant, value)
+    if constant == "DISPERSION":
+        evidence.DISPERSIONS = (value, floor[1])
+    try:
+        yield
+    finally:
+        setattr(module, constant, before)
+        evidence.DISPERSIONS = floor
+
+
+def sensitivity(out: Path, seeds: int) -> None:
+    """Score and loss as one constant after another is changed."""
+    cells = [CELLS[0], CELLS[2], CELLS[5], CELLS[6]]
+    record: dict[str, Any] = {"seeds": seeds, "steps": STEPS, "constants": {}}
+    for label, (module, constant, values) in CONSTANTS.items():
+        rows = record["constants"][label] = {
+            "used": getattr(module, constant),
+            "values": values,
+            "score": {},
+            "loss": {},
+        }
+        for name, n in cells:
+            key = f"{name}, n = {n}"
+            rows["score"][key], rows["loss"][key] = [], []
+            for value in values:
+                with changed(module, constant, value):
+                    runs = [train(name, n, seed, None) for seed in range(seeds)]
+                rows["score"][key].append(sum(r["score"] for r in runs) / seeds)
+                rows["loss"][key].append(sum(r["loss"] for r in runs) / seeds)
+            print(label, key, [round(x, 2) for x in rows["score"][key]], flush=True)
+    record["none"] = {
+        f"{name}, n = {n}": sum(train(name, n, seed)["score"] for seed in range(seeds)) / seeds
+        for name, n in cells
+    }
+    out.with_suffix(".json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    draw(out)
+
+
+def draw(out: Path) -> None:
+    """One panel for each constant: the change of score against no regularizer."""
+    import matplotlib.pyplot as plt
+
+    record = json.loads(out.with_suffix(".json").read_text())
+    plt.rcParams["svg.hashsalt"] = "adareg"
+    figure, axes = plt.subplots(3, 3, figsize=(9, 7), sharey=True, layout="constrained")
+    for ax, (label, rows) in zip(axes.flat, record["constants"].items(), strict=False):
+        for key, scores in rows["score"].items():
+            ax.plot(rows["values"], [s - record["none"][key] for s in scores], "o-", label=key)
+        ax.axvline(rows["used"], color="0.7", zorder=0)
+        ax.set_title(label, fontsize=10)
+        ax.set_xscale("linear" if 0 in rows["values"] else "log")
+        ax.set_xticks(rows["values"], [f"{v:g}" for v in rows["values"]])
+        ax.minorticks_off()
+    axes.flat[-1].axis("off")
+    axes.flat[-1].legend(*axes.flat[0].get_legend_handles_labels(), loc="center", frameon=False)
+    figure.supylabel("points above no regularizer", fontsize=10)
+    figure.savefig(out.with_suffix(".svg"), metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    if sys.argv[1:2] == ["compare"]:
+        compare(int(sys.argv[2]) if len(sys.argv) > 2 else 6)
+    elif sys.argv[1:2] == ["draw"]:
+        draw(Path(sys.argv[2]))
+    else:
+        sensitivity(Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 4)
