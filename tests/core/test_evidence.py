@@ -376,3 +376,17 @@ def test_scale_of_a_normalised_layer_has_no_say():
     assert natural.penalty(model.weight()).item() == pytest.approx(12)
     bigger = evidence.natural(10 * model.weight(), model.prior())
     assert evidence.scale(bigger).item() == pytest.approx(evidence.scale(natural).item() / 100)
+
+
+@pytest.mark.parametrize("width", [3, 400])
+def test_growth_with_the_number_of_samples(width):
+    """Few features are determined by any number of samples; many by the more the more there are."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, width))
+    K = torch.tensor(X @ X.T / width)
+
+    def count(m, n):
+        facts = evidence.regress(torch.zeros(m, 1), torch.zeros(m, 1))
+        return evidence.determined(K[:m, :m], facts, torch.tensor(0.1).double(), n).item()
+
+    assert count(100, 400) == pytest.approx(count(400, 400), rel=0.25)

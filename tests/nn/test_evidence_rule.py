@@ -147,7 +147,9 @@ def test_curvature_and_kernel_against_jacobians(kind):
     layer, prior = reg.layers[name], reg.priors[name]
     K = model(x).shape[-1]
     v = torch.randn(5, m, K, dtype=torch.float64)
-    seen = curvature.collect(model, {name: layer}, {name: prior}, x, lambda _: (v[:-2], v[-2:]))
+    seen = curvature.collect(
+        model, {name: layer}, {name: prior}, x, lambda _: (v[:-2], v[-2:]), torch.Generator()
+    )
 
     def outputs(weight, sample):
         return functional_call(model, {parameter: weight}, (sample[None],))[0]
@@ -169,6 +171,31 @@ def test_curvature_and_kernel_against_jacobians(kind):
     assert seen.kernel.numpy() == pytest.approx(sum(r @ r.T for r in flat) / scale, rel=1e-9)
 
 
+def test_a_sketch_of_many_directions_has_their_second_moments():
+    model = nn.Sequential(nn.Conv1d(2, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(12, 7)).double()
+    x = torch.randn(5, 2, 5, dtype=torch.float64)
+    reg = AdaReg(model, "0", rule="evidence", n_samples=5)
+    generator = torch.Generator().manual_seed(0)
+    v = torch.randn(2, 6, 5, 7, generator=generator, dtype=torch.float64)
+    v[1] = v[1, :, :1]
+
+    def kernel(sketch):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(curvature, "SKETCH", sketch)
+            seen = curvature.collect(
+                model, reg.layers, reg.priors, x, lambda _: (v[0], v[1]), generator
+            )
+        A, G = seen.curvatures["0"]
+        return seen.kernel, A.diagonal().sum() * G.diagonal().sum()
+
+    exact = kernel(6)
+    rounds = [kernel(2) for _ in range(400)]
+    for mean, one in zip(
+        (torch.stack(x).mean(0) for x in zip(*rounds, strict=True)), exact, strict=True
+    ):
+        torch.testing.assert_close(mean, one, rtol=0, atol=0.1 * one.abs().max().item())
+
+
 def test_a_large_embedding_is_exact_for_one_token(monkeypatch):
     model = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(4, 3)).double()
     tokens = torch.randint(9, (12, 1))
@@ -184,6 +211,7 @@ def test_a_large_embedding_is_exact_for_one_token(monkeypatch):
                 reg.priors,
                 tokens,
                 lambda o, g=generator: evidence.directions(o, "classification", g),
+                generator,
             )
         )
     torch.testing.assert_close(found[0].kernel, found[1].kernel)
@@ -205,6 +233,7 @@ def test_layers_before_normalisation_are_found(norm, expected):
         reg.priors,
         classes()[0],
         lambda outputs: evidence.directions(outputs, "classification", draw),
+        draw,
     )
     assert seen.normalised == expected
 
@@ -373,7 +402,8 @@ def test_correlations_have_intervals():
     assert (found.low <= found.mean + 1e-6).all()
     assert (found.mean <= found.high + 1e-6).all()
     assert found.mean.diagonal().tolist() == pytest.approx([1] * 5, abs=1e-5)
-    estimate = adareg.correlation(model[0].weight.detach())
+    weight = model[0].weight.detach()
+    estimate = adareg.correlation(weight - weight.mean(0))
     inside = (found.low - 1e-6 <= estimate) & (estimate <= found.high + 1e-6)
     assert inside.all()
     assert (found.high - found.low)[0, 1] < 0.6

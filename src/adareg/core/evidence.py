@@ -187,9 +187,10 @@ def kernel(
 def matrix_kernel(rows: Tensor, prior: MatrixNormal) -> Tensor:  # (…, draws, m, p, d) -> (…, m, m)
     """The same from rows that are matrices."""
     M, prior = rows.double(), prior.to(torch.float64)
-    row, col = _draws(_draws(prior.row)).inverse(), _draws(_draws(prior.col)).inverse()
-    weighted = (row @ M @ col).flatten(-2)
-    return (weighted @ M.flatten(-2).mT).sum(-3)
+    col = prior.col.inverse().root()[..., None, None, :, :]
+    row = prior.row.inverse().root().mT[..., None, None, :, :]
+    white = (row @ M @ col).flatten(-2)
+    return (white @ white.mT).sum(-3)
 
 
 def _draws(precision: Precision) -> Precision:
@@ -212,6 +213,12 @@ def _normalised(A: Tensor, G: Tensor, samples: int) -> Curvature:
 
 def _is_diagonal(F: Tensor) -> bool:
     return F.shape[-2] != F.shape[-1]
+
+
+def ignores_common_row(curvature: Curvature) -> bool:
+    """Whether adding one vector to all rows of the weight has no effect, as before a softmax."""
+    G = curvature.outputs
+    return not _is_diagonal(G) and bool(G.sum(-1).norm() <= 1e-8 * G.norm())
 
 
 # A layer
@@ -461,23 +468,17 @@ def update(
     """
     priors = {**priors, **{name: natural(weights[name], priors[name]) for name in normalised}}
     own = noise if likelihood == "regression" else torch.ones_like(noise)
-    m = kernel.shape[-1]
     found = {name: posterior(priors[name], curvatures[name], n / own) for name in weights}
-    few = {name: posterior(priors[name], curvatures[name], m / own) for name in weights}
-    counted, counted_few = _total(found, noise.ndim), _total(few, noise.ndim)
+    counted = _total(found, noise.ndim)
     count = COUNT if likelihood == "classification" else 1.0
-    lever = leverage(count * kernel, outputs.stiffness / own.unsqueeze(-1))
-    exact = (outputs.directions * lever).sum(-1)
-    share = (exact / counted_few).clamp(max=1)  # of what the layers count for themselves
+    total = determined(count * kernel, outputs, own, n)
+    share = (total / counted).clamp(max=1)  # of what the layers count for themselves
     layers = {}
     for name, W in weights.items():
         gamma = found[name].determined * _trailing(share, found[name].determined.ndim)
         prior = refit(W, priors[name], found[name], gamma, likelihood, name in normalised)
         layers[name] = Layer(prior, gamma, log_evidence(W, priors[name], found[name]))
-    if likelihood == "classification":
-        lever = leverage(kernel, outputs.stiffness / noise.unsqueeze(-1))
-    mean = (outputs.directions * lever).sum(-1) / outputs.directions.sum(-1)
-    mean = mean * (counted / n) / (counted_few / m)  # of one sample among n instead of m
+    mean = determined(kernel, outputs, noise, n) / (n * outputs.directions.mean(-1))
     evidence = sum(_per_network(layer.log_evidence, noise.ndim) for layer in layers.values())
     return Update(
         layers,
@@ -485,6 +486,26 @@ def update(
         mean,
         evidence + n * log_likelihood(outputs, own),
     )
+
+
+def determined(kernel: Tensor, outputs: Outputs, noise: Tensor, n: int) -> Tensor:  # (…)
+    """What n samples determine of the network, ``Σ r·h``, from m of them.
+
+    Where m is less than n, it is taken to grow with a power of their number: the one by which
+    it grows from one half of the m samples to all of them.
+    """
+    m = kernel.shape[-1]
+    stiffness = outputs.stiffness / noise.unsqueeze(-1)
+    total = (outputs.directions * leverage(kernel, stiffness)).sum(-1)
+    if m >= n or m < 2:
+        return total
+    halves = [slice(start, m - m % 2, 2) for start in (0, 1)]
+    half = sum(
+        (outputs.directions[..., i] * leverage(kernel[..., i, i], stiffness[..., i])).sum(-1)
+        for i in halves
+    )
+    power = (2 * total / torch.as_tensor(half).clamp(min=1e-300)).log2().clamp(0, 1)
+    return total * (n / m) ** power
 
 
 def _total(posteriors: Mapping[str, Posterior], replicas: int) -> Tensor:

@@ -27,6 +27,9 @@ SAMPLES = 300
 #: more would be needed fewer samples are looked at, but for eight.
 _ENTRIES = 2**26
 
+#: Directions for layers whose weight gradients are formed, as random sums of all of them.
+SKETCH = 4
+
 #: Embeddings of more entries than this are read as if each sample had one mean token.
 _LARGE = 2**16
 
@@ -54,7 +57,7 @@ def samples(layers: Mapping[str, Layer]) -> int:
     """How many samples to look at, so that their weight gradients fit into memory."""
     apart = [x for x in layers.values() if not (_is_linear(x) or _is_large_embedding(x))]
     largest = max((layer.weight.numel() for layer in apart), default=1)
-    return max(8, min(SAMPLES, _ENTRIES // (2 * evidence.DRAWS * largest)))
+    return max(8, min(SAMPLES, _ENTRIES // (2 * SKETCH * largest)))
 
 
 def collect(
@@ -63,6 +66,7 @@ def collect(
     priors: Mapping[str, MatrixNormal],
     inputs: Inputs,
     directions: Callable[[Tensor], tuple[Tensor, Tensor]],  # (m, K) -> (draws, m, K) twice
+    generator: torch.Generator,
 ) -> Collected:
     """The curvature of one sample at every layer, and the kernel of the samples.
 
@@ -78,19 +82,40 @@ def collect(
         own, shared = directions(outputs.detach())
         v = torch.cat([own, shared]).to(outputs.dtype)
         recorder.differentiate(outputs, v)
+        sketch, first = _sketch(len(own), len(shared), v, generator)
         curvatures, kernels = {}, []
         for name, layer in layers.items():
-            a, g = recorder.linear(layer) or (None, recorder.matrices(layer, model, inputs, v))
             with torch.no_grad():
                 prior = priors[name]
                 if name in recorder.normalised:
                     prior = evidence.natural(layer.matrix, prior)
-                curvatures[name], part = _read(a, g, len(own), prior)
+            if (found := recorder.linear(layer)) is not None:
+                curvatures[name], part = _read(*found, len(own), prior)
+            else:
+                rows = recorder.matrices(layer, model, inputs, v, sketch)
+                curvatures[name], part = _read(None, rows, first, prior)
             kernels.append(part)
     kernel = torch.stack([part.to(outputs.device) for part in kernels]).sum(0)
     return Collected(curvatures, kernel, outputs.detach(), recorder.normalised)
 
 
+def _sketch(
+    own: int, shared: int, directions: Tensor, generator: torch.Generator
+) -> tuple[Tensor | None, int]:
+    """Coefficients of a few random sums of directions, and how many are of samples' own.
+
+    Signs are drawn for each sample, but for shared directions; second moments are those of all.
+    """
+    if max(own, shared) <= SKETCH:
+        return None, own
+    m = directions.shape[1]
+    signs = torch.zeros(2 * SKETCH, own + shared, m)
+    signs[:SKETCH, :own] = torch.randint(2, (SKETCH, own, m), generator=generator) * 2.0 - 1
+    signs[SKETCH:, own:] = torch.randint(2, (SKETCH, shared, 1), generator=generator) * 2.0 - 1
+    return (signs / SKETCH**0.5).to(directions), SKETCH
+
+
+@torch.no_grad()
 def _read(
     a: Tensor | None, rows: Tensor, own: int, prior: MatrixNormal
 ) -> tuple[Curvature, Tensor]:
@@ -219,11 +244,20 @@ class _Recorder:
         return a, grads
 
     def matrices(
-        self, layer: Layer, model: nn.Module, inputs: Inputs, directions: Tensor
+        self,
+        layer: Layer,
+        model: nn.Module,
+        inputs: Inputs,
+        directions: Tensor,
+        sketch: Tensor | None,
     ) -> Tensor:
         """The gradient of a weight for every direction and sample, (draws, m, …, p, d)."""
         grads = self._grads.get(layer.module)
+        if sketch is not None:
+            directions = torch.einsum("srm,rmk->smk", sketch, directions)
         if grads is not None and grads.shape[1] == directions.shape[1]:
+            if sketch is not None:
+                grads = torch.einsum("srm,rm...->sm...", sketch, grads)
             return _local(layer, self._calls[layer.module][0][0], grads)
         return _one_by_one(layer, model, inputs, directions)
 

@@ -95,6 +95,7 @@ class Evidence:
             priors,
             inputs,
             lambda outputs: evidence.directions(outputs, self.likelihood, generator),
+            generator,
         )
         facts, noise = self._facts(seen.outputs, targets)
         solved = evidence.update(
@@ -156,13 +157,19 @@ class Evidence:
     def correlations(
         self, name: str, layer: Layer, prior: MatrixNormal, count: int = 400
     ) -> Correlations:
-        """Correlations between the rows of a weight, over draws from its posterior."""
+        """Correlations between the rows of a weight, over draws from its posterior.
+
+        Of a softmax layer the mean over classes is taken off first: it has no effect.
+        """
         if name not in self._curvatures:
             raise RuntimeError(f"{name}: no curvature is known yet; call update() first")
         weight = layer.matrix.detach()
         found = evidence.posterior(prior, self._curvatures[name], self._effective_samples)
         generator = torch.Generator().manual_seed(self.updates)
-        drawn = correlation(evidence.sample(weight, found, prior, count, generator))
+        weights = evidence.sample(weight, found, prior, count, generator)
+        if evidence.ignores_common_row(self._curvatures[name]):
+            weights = weights - weights.mean(-2, keepdim=True)
+        drawn = correlation(weights)
         low, high = torch.quantile(drawn, torch.tensor([0.025, 0.975]).to(drawn), dim=0)
         return Correlations(drawn.mean(0), low, high)
 

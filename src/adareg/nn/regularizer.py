@@ -208,8 +208,8 @@ class AdaReg:
                 weights after the step, exactly and at any learning rate, as AdamW does for
                 weight decay.
             update_every: call :meth:`update` after every so many optimizer steps; ``None``
-                leaves it to you, but for ``rule="evidence"``, which then updates at steps that
-                grow by a third each time, some twenty times in a thousand steps.
+                leaves it to you, but for ``rule="evidence"``, which then updates after 50 steps
+                and whenever their number has grown by 30 %.
             data: for ``rule="evidence"``: ``(inputs, targets)`` of the training set, or an
                 iterable of such pairs, a data loader for example. Without it the inputs of the
                 latest training batches are used, which is enough for classification.
@@ -257,6 +257,13 @@ class AdaReg:
         ``clipped_high``, the share of the precisions' eigenvalues on the bounds u and v; and
         ``effective_weight_decay``, the weight decay that would give the same penalty,
         ``2λ·tr(Ωr W Ωc Wᵀ)/‖W‖²`` (0 for a zero weight).
+
+        With ``rule="evidence"`` also, of the last update: ``noise`` (variance, or a classifier's
+        dispersion), ``leverage`` (what a sample determines of its own prediction), ``gamma``
+        (how many weights the data determine, in all and by layer), ``log_evidence`` (of the
+        training set, if targets were given, and each layer's share), ``updates``; and for each
+        layer ``scale``, the geometric mean of its precisions, and ``shape_row``, ``shape_col``,
+        the spread of their logarithms on each side (0 for a scalar prior).
         """
         metrics = {"penalty": 0.0}
         for name, prior in self.priors.items():
@@ -429,7 +436,12 @@ def _is_positive_integer(value: object) -> bool:
 
 
 def _check_rule(rule: str) -> str:
-    return rule if rule == "evidence" else check_rule(rule)
+    if rule == "evidence":
+        return rule
+    try:
+        return check_rule(rule)
+    except ValueError as error:
+        raise ValueError(f"{error}, 'evidence'") from None
 
 
 def _make_evidence(
