@@ -208,7 +208,7 @@ def draw(out: Path) -> None:
         ax.axvline(rows["used"], color="0.7", zorder=0)
         ax.set_title(label, fontsize=10)
         ax.set_xscale("linear" if 0 in rows["values"] else "log")
-        ax.set_xticks(rows["values"], [f"{v:g}" for v in rows["values"]])
+        ax.set_xticks(rows["values"], [f"{v:.3g}" for v in rows["values"]], rotation=30)
         ax.minorticks_off()
     axes.flat[-1].axis("off")
     axes.flat[-1].legend(*axes.flat[0].get_legend_handles_labels(), loc="center", frameon=False)
