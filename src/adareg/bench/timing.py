@@ -25,6 +25,10 @@ class Timing:
     repetitions: int
 
 
+#: Repetitions, however long they take: the median of three still follows a machine's moods.
+_AT_LEAST = 7
+
+
 def compare(
     actions: Mapping[str, Action], device: torch.device, seconds: float
 ) -> dict[str, Timing]:
@@ -38,7 +42,7 @@ def compare(
         _timed(action, 1, device)  # compile, allocate, warm caches
         loops[name] = max(1, int(0.01 / _timed(action, 1, device)))
     cost = sum(_timed(action, loops[name], device) for name, action in actions.items())
-    repetitions = min(50, max(3, int(seconds / cost)))
+    repetitions = min(50, max(_AT_LEAST, int(seconds / cost)))
     samples: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(repetitions):
         for name, action in actions.items():
