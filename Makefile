@@ -27,6 +27,7 @@ docs: .venv/installed
 
 # What README and results/ show of the committed records.
 results: .venv/installed
+	$(BIN)/python docs/tables.py
 	$(BIN)/python docs/results.py
 
 check: test lint types docs

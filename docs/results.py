@@ -1,7 +1,7 @@
 """Everything that is shown of ``results/records``, made again: ``make results``.
 
-Writes ``results/report.html``, ``results/gain.svg``, and the part of README.md that is between
-the two comments that name this file.
+Writes ``results/report.html``, ``results/gain.svg``, and the parts of README.md that are between
+comments that name this file.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import re
 from datetime import date
 from pathlib import Path
 
-from adareg.lab.claims import judge_all
-from adareg.lab.claims.show import as_markdown
-from adareg.lab.records import Store
+from adareg.lab.claims import Records, judge, smalldata
+from adareg.lab.claims.show import as_markdown, criteria_as_markdown
+from adareg.lab.records import Record, Store
 from adareg.lab.report import build, figure
 from adareg.lab.report.origin import summary
 
@@ -22,13 +22,24 @@ HOW = """\
 `adareg reproduce … --scale paper`. `make results` judges the claims, draws the figure and
 writes `results/report.html`, with every other figure, again from `results/records`.
 """
-SECTION = re.compile(r"(<!-- from docs/results\.py -->\n).*(<!-- to here -->\n)", re.DOTALL)
+SECTION = re.compile(
+    r"(<!-- from docs/results\.py: ([a-z ]+) -->\n).*?(<!-- to here -->\n)", re.DOTALL
+)
 
 
-def section() -> str:
-    """README's verdicts: when, where and by which command they came about, and the table."""
+def sections() -> dict[str, str]:
+    """The parts of README that are made: the paper's claims, and the small-data benchmark."""
     store = Store(RECORDS)
-    known = summary(list(store.read()))
+    records = Records.of(store)
+    return {
+        "claims": f"{_origin(list(store.read()))}\n{as_markdown(judge(records))}",
+        "small data": criteria_as_markdown(smalldata.judge(records)),
+    }
+
+
+def _origin(records: list[Record]) -> str:
+    """When, where and by which command the records came about."""
+    known = summary(records)
     first, last = (date.fromisoformat(known[end]) for end in ("first", "last"))
     when = f"{last.day} {last:%B %Y}"
     when = when if first == last else f"{first.day} {first:%B %Y} to {when}"
@@ -36,13 +47,13 @@ def section() -> str:
         f"one {name}" if "NVIDIA" in name else f"two CPU cores ({name})"
         for name in known["devices"]
     )
-    intro = f"{known['networks']:,} networks, trained on {where}, {when}, by\n{HOW}"
-    return f"{intro}\n{as_markdown(judge_all(store))}"
+    return f"{known['networks']:,} networks, trained on {where}, {when}, by\n{HOW}"
 
 
 def readme(text: str) -> str:
-    """README with its section made anew."""
-    return SECTION.sub(lambda m: f"{m[1]}{section()}{m[2]}", text)
+    """README with its sections made anew."""
+    made = sections()
+    return SECTION.sub(lambda m: f"{m[1]}{made[m[2]]}{m[3]}", text)
 
 
 def main() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from adareg.lab.claims import Records
-from adareg.lab.claims.smalldata import CRITERIA, judge
+from adareg.lab.claims.show import criteria_as_markdown
+from adareg.lab.claims.smalldata import judge
 from adareg.lab.records import Store
 from adareg.lab.report import studies, style
 from adareg.lab.report.figures import curves, smalldata
@@ -25,7 +26,7 @@ def tables(records: Path) -> str:
     rows = smalldata.frame(found)
     lines = [
         *_origin(found, rows),
-        *_verdicts(records),
+        criteria_as_markdown(judge(Records.of(Store(records)))),
         *_ranks(rows),
         *_costs(rows),
         *_gains(rows),
@@ -39,14 +40,6 @@ def _origin(found: list[studies.Study], rows: pd.DataFrame) -> Iterator[str]:
     scales = ", ".join(dict.fromkeys(study.scale for study in found))
     seeds = rows["seed"].nunique()
     yield f"{cells} cells at scale {scales}, {seeds} seeds, trained on {', '.join(devices)}."
-    yield ""
-
-
-def _verdicts(records: Path) -> Iterator[str]:
-    yield "| asked for | verdict | measured |"
-    yield "|---|---|---|"
-    for key, judgement in judge(Records.of(Store(records))).items():
-        yield f"| {CRITERIA[key].paper} | **{judgement.verdict}** | {judgement.measured} |"
     yield ""
 
 

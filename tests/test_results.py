@@ -39,7 +39,7 @@ def results():
 
 def test_readme_has_the_verdicts_that_the_records_give(results):
     text = (ROOT / "README.md").read_text()
-    assert results["SECTION"].search(text)
+    assert {m[2] for m in results["SECTION"].finditer(text)} == results["sections"]().keys()
     assert results["readme"](text) == text
 
 
@@ -185,3 +185,20 @@ def test_tables_of_the_small_data_benchmark_are_those_of_the_records():
     page = ROOT / "docs/smalldata.md"
     filled = runpy.run_path(str(ROOT / "docs/tables.py"))["filled"]
     assert page.read_text() == filled(page.read_text(), ROOT / "results/records")
+
+
+def test_what_readme_says_of_the_small_data_benchmark_holds():
+    figures = runpy.run_path(str(ROOT / "docs/tables.py"))
+    found = figures["smalldata"].studied(
+        figures["studies"].select(figures["studies"].readable(Store(ROOT / "results/records"))[0])
+    )
+    rows = figures["smalldata"].frame(found)
+    ranks = figures["smalldata"].average_ranks(rows, "quality").mean()
+    assert ranks.idxmin() == "evidence"
+    assert len(ranks) == 10
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert f"n from {rows['n'].min()} to {rows['n'].max():,}" in text
+    assert {"cifar10"} == {
+        name.removeprefix("smalldata-") for name in EXPERIMENTS if "smalldata-" in name
+    } - set(rows["data"])
+    assert "CIFAR-10 has not been run in this benchmark" in text

@@ -76,6 +76,15 @@ def as_markdown(judgements: Mapping[str, Judgement]) -> str:
     return "\n".join([*glance, "", *folded, ""])
 
 
+def criteria_as_markdown(judgements: Mapping[str, Judgement]) -> str:
+    """What was asked of the small-data benchmark, and what came of it."""
+    rows = [
+        f"| {CRITERIA[key].paper} | **{judgement.verdict}** | {judgement.measured} |"
+        for key, judgement in judgements.items()
+    ]
+    return "\n".join(["| asked for | verdict | measured |", "|---|---|---|", *rows, ""])
+
+
 def criteria(judgements: Mapping[str, Judgement], console: Console) -> None:
     """Print what was asked of the small-data benchmark, if there are records of it."""
     if any(judgement.verdict != NOT_ENOUGH for judgement in judgements.values()):
