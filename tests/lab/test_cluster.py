@@ -20,7 +20,7 @@ from adareg import cli
 from adareg.lab import cluster, reproduce
 from adareg.lab.config import Config
 from adareg.lab.engine import Replica
-from adareg.lab.experiments import find
+from adareg.lab.experiments import find_all
 from adareg.lab.records import Store
 from adareg.lab.terminal import Terminal
 from fabricated_data import fake
@@ -160,7 +160,7 @@ class Killer(Terminal):
 
 def test_a_killed_worker_costs_one_retry_of_its_job_and_nothing_else(head, whole, tmp_path):
     sources, store, reporter = reproduce.Sources(None), Store(tmp_path), Killer(head)
-    experiments = [find("digits"), find("digits-completion")]
+    experiments = find_all(["digits", "digits-completion"])
     jobs, _ = reproduce.plan(experiments, "smoke", sources, store, overrides={"epochs": "10"})
     engine = cluster.Cluster(head.address, "cpu")
     reproduce.run(jobs, 0, sources, store, engine, reporter)
