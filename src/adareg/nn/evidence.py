@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset
 from torch.utils.hooks import RemovableHandle
 
 from adareg.core import evidence
@@ -88,6 +90,7 @@ class Evidence:
         if bad:
             raise NonFiniteError(f"{', '.join(bad)}: the weight has NaN or infinite entries")
         generator = torch.Generator().manual_seed(self.updates)
+        inputs = _each(inputs, lambda x: x.to(next(iter(weights.values())).device))
         inputs, targets = _sample(inputs, targets, curvature.samples(layers), generator)
         seen = curvature.collect(
             model,
@@ -109,6 +112,8 @@ class Evidence:
             self.likelihood,
             seen.normalised,
         )
+        if not math.isfinite(float(solved.noise)):
+            raise NonFiniteError("the noise that was found is not finite")
         self._remember(solved, seen)
         return {name: layer.prior for name, layer in solved.layers.items()}
 
@@ -189,8 +194,16 @@ class Evidence:
 
     def observed(self) -> tuple[Any, Tensor | None]:
         """Inputs, and targets if there are any."""
-        assert self._source is not None
+        if self._source is None:
+            raise RuntimeError(
+                "no training data are known: the rule has changed since attach(); call remove() "
+                "on its handle and attach again"
+            )
         return self._source.batch()
+
+    def take_over(self, other: Evidence) -> None:
+        """Go on with the data that another one has been attached to."""
+        self._source = other._source
 
     def is_due(self, step: int, update_every: int | None) -> bool:
         """Whether to update after this step."""
@@ -202,8 +215,9 @@ class Evidence:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values; curvature is not among them, the next update finds it anew."""
-        return {key: value for key, value in vars(self).items() if not key.startswith("_")}
+        """Plain values under fixed keys; curvature is not among them, the next update finds it."""
+        state = {key: value for key, value in vars(self).items() if not key.startswith("_")}
+        return {**state, "found": json.dumps(self.found)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Evidence:
@@ -211,7 +225,7 @@ class Evidence:
         made = cls(state["n_samples"], state["likelihood"], state["loss_scale"])
         if state.keys() != made.state_dict().keys():
             raise ValueError("this is not the state of an evidence rule")
-        vars(made).update({**state, "found": dict(state["found"])})
+        vars(made).update({**state, "found": json.loads(state["found"])})
         return made
 
 
@@ -219,6 +233,15 @@ class _Given:
     """Training data that the caller hands over: ``(inputs, targets)``, or batches of such pairs."""
 
     def __init__(self, data: Any) -> None:
+        if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+            raise TypeError(f"data: a {type(data).__name__} has no batches; give its DataLoader")
+        if isinstance(data, Iterator):
+            raise TypeError("data: an iterator can be read once only; give what it iterates over")
+        if getattr(data, "persistent_workers", False):
+            raise ValueError(
+                "data: reading from a loader with persistent_workers=True would end the epoch that "
+                "it is in; give another loader, or (inputs, targets)"
+            )
         self._data = data
 
     def watch(self, model: nn.Module) -> list[RemovableHandle]:
@@ -228,10 +251,15 @@ class _Given:
         if _is_pair(self._data):
             inputs, targets = self._data
             return inputs, targets
+        own = getattr(self._data, "generator", None)
+        before = None if own is None else own.get_state()
         with torch.random.fork_rng(devices=[]):  # a loader's iterator draws a seed
             pairs = list(_enough(self._data))
+        if own is not None:
+            own.set_state(before)
         if not pairs or not all(_is_pair(pair) for pair in pairs):
             raise ValueError("data: expected (inputs, targets), or batches of such pairs")
+        pairs = [pair for pair in pairs if _form(pair[0]) == _form(pairs[-1][0])]
         return _joined([pair[0] for pair in pairs]), torch.cat([pair[1] for pair in pairs])
 
 
@@ -245,6 +273,11 @@ class _Observed:
     def __init__(self, n_samples: int) -> None:
         self._most = min(n_samples, curvature.SAMPLES)
         self._recent: deque[tuple[Any, list[Tensor]]] = deque()
+        self._is_copy = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy of the model, or a file, has no use for training data."""
+        return {"_most": self._most, "_recent": deque(), "_is_copy": True}
 
     def watch(self, model: nn.Module) -> list[RemovableHandle]:
         return [model.register_forward_hook(self._see, with_kwargs=True)]
@@ -253,16 +286,19 @@ class _Observed:
         self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any
     ) -> None:
         logits = getattr(outputs, "logits", outputs)
-        if not model.training or not isinstance(logits, Tensor) or not logits.requires_grad:
+        if self._is_copy or not model.training:
+            return
+        if not isinstance(logits, Tensor) or not logits.requires_grad:
             return
         labels: list[Tensor] = []
-        inputs: Inputs = args or kwargs
+        inputs: Inputs = _each(args or kwargs, lambda x: x.detach().clone())
         if args and kwargs:
             raise ValueError(
                 "the model is called with positional and keyword arguments; "
                 "give attach() the training data: data=(inputs, targets)"
             )
-        logits.register_hook(lambda grad: labels.append(_labels_from(grad.detach())))
+        answer = logits.detach()
+        logits.register_hook(lambda grad: labels.append(_labels_from(grad.detach(), answer)))
         self._recent.append((inputs, labels))
         while sum(curvature.size(x) for x, _ in list(self._recent)[1:]) >= self._most:
             self._recent.popleft()
@@ -271,9 +307,11 @@ class _Observed:
         known = [(inputs, labels[0]) for inputs, labels in self._recent if labels]
         if not known:
             raise RuntimeError(
-                "no training batch was seen: the model was not called in training mode; "
-                "give attach() the training data: data=(inputs, targets)"
+                "no training batch was seen: the model was not called in training mode, was "
+                "compiled before attach(), or returns no tensor; give attach() the training "
+                "data: data=(inputs, targets)"
             )
+        known = [(x, labels) for x, labels in known if _form(x) == _form(known[-1][0])]
         latest = slice(-self._most, None)
         inputs = curvature.take(_joined([inputs for inputs, _ in known]), latest)
         return inputs, torch.cat([labels for _, labels in known])[latest]
@@ -282,10 +320,33 @@ class _Observed:
 _Source = _Given | _Observed
 
 
-def _labels_from(grad: Tensor) -> Tensor:
+def _labels_from(grad: Tensor, logits: Tensor) -> Tensor:
+    """Labels; of a sample without a gradient, certain or ignored by the loss, what is predicted."""
     if grad.ndim == 1 or grad.shape[-1] == 1:
-        return (grad.reshape(len(grad)) < 0).long()
-    return grad.argmin(-1)
+        grad, logits = grad.reshape(len(grad)), logits.reshape(len(grad))
+        return torch.where(grad == 0, logits > 0, grad < 0).long()
+    return torch.where((grad == 0).all(-1), logits.argmax(-1), grad.argmin(-1))
+
+
+def _each(inputs: Any, f: Callable[[Tensor], Tensor]) -> Any:
+    """``f`` of every tensor of a batch."""
+    if isinstance(inputs, Tensor):
+        return f(inputs)
+    if isinstance(inputs, Mapping):
+        return {key: _each(value, f) for key, value in inputs.items()}
+    return tuple(_each(x, f) for x in inputs) if isinstance(inputs, tuple) else inputs
+
+
+def _form(inputs: Any) -> Any:
+    """What batches must have in common to be joined: all shapes but for the number of samples."""
+    shapes: list[torch.Size] = []
+
+    def note(x: Tensor) -> Tensor:
+        shapes.append(x.shape[1:])
+        return x
+
+    _each(inputs, note)
+    return shapes
 
 
 def _spread(precision: Any) -> float:
@@ -299,6 +360,8 @@ def _sample(
     """At most so many samples, drawn without replacement."""
     inputs = inputs if isinstance(inputs, Tensor | tuple | Mapping) else _joined(_enough(inputs))
     m = curvature.size(inputs)
+    if m == 0:
+        raise ValueError("update() got no samples")
     if targets is not None and len(targets) != m:
         raise ValueError(f"{m} inputs and {len(targets)} targets: expected as many of each")
     if m <= most:
@@ -343,12 +406,13 @@ def _is_pair(data: Any) -> bool:
 def _as_labels(targets: Tensor, outputs: Tensor) -> Tensor:
     labels = targets.reshape(len(targets), -1).squeeze(-1) if targets.ndim == 2 else targets
     K = max(2, outputs.shape[-1])
-    if labels.ndim != 1 or not bool(((labels >= 0) & (labels < K)).all()):
+    whole = (labels >= 0) & (labels < K) & (labels == labels.long())
+    if labels.ndim != 1 or not bool(whole.all()):
         raise ValueError(
             f"targets of shape {tuple(targets.shape)} for {K} classes: expected one label "
             f"0…{K - 1} for each sample"
         )
-    return labels.to(outputs.device)
+    return labels.to(outputs.device).long()
 
 
 def _as_matrix(targets: Tensor, outputs: Tensor) -> Tensor:
@@ -357,4 +421,6 @@ def _as_matrix(targets: Tensor, outputs: Tensor) -> Tensor:
         raise ValueError(
             f"targets of shape {tuple(targets.shape)} for outputs of {tuple(outputs.shape)}"
         )
+    if not made.isfinite().all():
+        raise NonFiniteError("the targets have NaN or infinite entries")
     return made

@@ -24,7 +24,7 @@ from adareg.nn.distributed import Team, group_of, solve_together
 from adareg.nn.evidence import Correlations, Evidence
 from adareg.nn.groups import Group, make_groups, placement
 from adareg.nn.select import Layer, Selection, by_name, select
-from adareg.nn.state import is_identity, padded
+from adareg.nn.state import collapsed, completed, is_identity, padded
 
 _FORMAT = 1
 
@@ -165,15 +165,19 @@ class AdaReg:
     def _update_evidence(self, inputs: Any, targets: Tensor | None) -> None:
         if inputs is None:
             raise ValueError("rule='evidence' needs training inputs: update(inputs)")
-        group = group_of(self.model, self._process_group)
-        if group is not None and group.size() > 1:
-            raise NotImplementedError(
-                f"rule='evidence' in {group.size()} processes: it works in one; use another rule, "
-                f"or train on one device"
-            )
+        self._refuse_processes()
         assert self._evidence is not None
         solved = self._evidence.update(self.model, self._layers, self.priors, inputs, targets)
         self._regroup(solved)
+
+    def _refuse_processes(self) -> None:
+        group = group_of(self.model, self._process_group)
+        sharded = any(is_sharded(layer.weight) for layer in self._layers.values())
+        if sharded or (group is not None and group.size() > 1):
+            raise NotImplementedError(
+                "rule='evidence' works in one process, on weights that are not sharded; use "
+                "another rule, or train on one device"
+            )
 
     def _solve(
         self, weights: dict[str, Tensor], priors: dict[str, MatrixNormal]
@@ -230,8 +234,16 @@ class AdaReg:
             raise RuntimeError("this AdaReg is attached already; call remove() on its handle first")
         if self._evidence is None and data is not None:
             raise ValueError(f"data is used with rule='evidence' alone, not {self.rule!r}")
-        handles = [] if self._evidence is None else self._evidence.observe(self.model, data)
-        self._attachment = Attachment(self, optimizer, mode, update_every, handles)
+        handles = []
+        if self._evidence is not None:
+            self._refuse_processes()
+            handles = self._evidence.observe(self.model, data)
+        try:
+            self._attachment = Attachment(self, optimizer, mode, update_every, handles)
+        except Exception:
+            for handle in handles:
+                handle.remove()
+            raise
         return self._attachment
 
     def counts_updates(self, update_every: int | None) -> bool:
@@ -297,9 +309,13 @@ class AdaReg:
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on exactly; tensors and plain values only.
 
+        But for ``rule="evidence"`` without ``data=``: the batches that an attached one has seen
+        are not in it, so that an update right after loading sees fewer samples.
+
         Shapes and keys do not change during training, as ``torch.distributed.checkpoint`` needs
         it. The factors of a sharded weight are sharded, too.
         """
+        fixed = padded if self._evidence is None else completed
         return {
             "format": _FORMAT,
             "strength": self.strength,
@@ -309,7 +325,7 @@ class AdaReg:
             "evidence": None if self._evidence is None else self._evidence.state_dict(),
             "priors": {
                 name: {"row": list(prior.row.factors), "col": list(prior.col.factors)}
-                for name, prior in zip(self._layers, map(padded, self.priors.values()), strict=True)
+                for name, prior in zip(self._layers, map(fixed, self.priors.values()), strict=True)
             },
         }
 
@@ -334,7 +350,14 @@ class AdaReg:
             }
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"this is not the state of an AdaReg: {error!r}") from error
+        if (rule == "evidence") != (learned is not None):
+            raise ValueError("this is not the state of an AdaReg: rule and evidence disagree")
+        if learned is not None:
+            stored = {name: (collapsed(row), collapsed(col)) for name, (row, col) in stored.items()}
         priors = self._match(stored)
+        before = getattr(self, "_evidence", None)
+        if learned is not None and before is not None:
+            learned.take_over(before)
         self._strength, self.bounds, self.rule, self._evidence = strength, bounds, rule, learned
         self._steps = steps
         self._regroup(priors)

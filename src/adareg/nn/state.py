@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from adareg.core import evidence
 from adareg.core.linalg import is_sharded
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
@@ -21,6 +22,21 @@ def padded(prior: MatrixNormal) -> MatrixNormal:
     if p <= d:
         return MatrixNormal(_complete(prior.row), _with_rank(prior.col, p))
     return MatrixNormal(_with_rank(prior.row, d), _complete(prior.col))
+
+
+def completed(prior: MatrixNormal) -> MatrixNormal:
+    """The same prior with factors of the shapes that the evidence rule gives them."""
+    sides = (prior.row, prior.col)
+    row, col = (_complete(s) if s.shape[-1] <= evidence.WIDEST else s for s in sides)
+    return MatrixNormal(row, col)
+
+
+def collapsed(side: Precision) -> Precision:
+    """Undo :func:`completed` where it began with a multiple of the identity."""
+    e = side.values
+    if side.scale is not None or not bool((e == e[..., :1]).all()):
+        return side
+    return Precision(e[..., 0], side.basis[..., :0], e[..., :0])
 
 
 def is_identity(row: Precision, col: Precision) -> bool:

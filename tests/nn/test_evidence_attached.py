@@ -1,0 +1,230 @@
+"""The evidence rule inside training loops as users have them."""
+
+import copy
+import io
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss
+from torch.utils.data import DataLoader, TensorDataset
+
+import adareg
+from adareg import AdaReg
+
+
+def mlp(outputs=3):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, outputs))
+
+
+def samples(n=60):
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(n, 8, generator=draw)
+    return x, x[:, :3].argmax(1)
+
+
+def regularizer(model, **more):
+    return AdaReg(model, "all", rule="evidence", n_samples=60, **more)
+
+
+def train(model, optimizer, steps, x, y, loss=cross_entropy):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss(model(x), y).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("before", [30, 70])  # no update yet, and one
+@pytest.mark.parametrize("attach_first", [True, False])
+def test_resuming_is_exact_in_either_order(before, attach_first):
+    x, y = samples()
+    model = mlp()
+    optimizer, reg = torch.optim.Adam(model.parameters(), 1e-2), regularizer(model)
+    reg.attach(optimizer)
+    train(model, optimizer, before, x, y)
+    saved = io.BytesIO()
+    torch.save([model.state_dict(), optimizer.state_dict(), reg.state_dict()], saved)
+    train(model, optimizer, 80, x, y)
+    saved.seek(0)
+    states = torch.load(saved, weights_only=True)
+    again = mlp()
+    other, second = torch.optim.Adam(again.parameters(), 1e-2), regularizer(again)
+    again.load_state_dict(states[0])
+    other.load_state_dict(states[1])
+    if attach_first:
+        second.attach(other)
+    second.load_state_dict(states[2])
+    if not attach_first:
+        second.attach(other)
+    train(again, other, 80, x, y)
+    for a, b in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert reg.metrics() == second.metrics()
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_state_has_the_same_shapes_before_and_after_an_update(tmp_path):
+    model = mlp()
+    reg = regularizer(model)
+    reg.update(*samples())
+    dcp.save({"reg": reg.state_dict()}, checkpoint_id=tmp_path)
+    fresh = regularizer(mlp())
+    state = {"reg": fresh.state_dict()}
+    dcp.load(state, checkpoint_id=tmp_path)
+    fresh.load_state_dict(state["reg"])
+    assert fresh.metrics()["2/gamma"] == reg.metrics()["2/gamma"]
+    for name, prior in reg.priors.items():
+        torch.testing.assert_close(fresh.priors[name].row.dense(), prior.row.dense())
+
+
+def test_targets_that_are_not_finite_change_nothing():
+    model, (x, _) = mlp(1), samples()
+    reg = regularizer(model, likelihood="regression")
+    y = x[:, :1] + 0.1
+    reg.update(x, y)
+    before = reg.metrics()
+    broken = y.clone()
+    broken[3] = torch.nan
+    with pytest.raises(adareg.NonFiniteError, match="targets have NaN"):
+        reg.update(x, broken)
+    assert reg.metrics() == before
+    reg.update(x, y)
+
+
+def test_a_loader_that_is_being_read_is_not_disturbed():
+    x, y = samples()
+    order = torch.Generator().manual_seed(3)
+    loader = DataLoader(TensorDataset(x, y), 10, shuffle=True, generator=order)
+    model = mlp()
+    optimizer, reg = torch.optim.Adam(model.parameters()), regularizer(model)
+    reg.attach(optimizer, update_every=2, data=loader)
+    seen = []
+    for batch, labels in loader:
+        seen.append(labels)
+        train(model, optimizer, 1, batch, labels)
+    assert len(seen) == 6
+    plain = torch.Generator().manual_seed(3)
+    expected = DataLoader(TensorDataset(x, y), 10, shuffle=True, generator=plain)
+    assert torch.equal(torch.cat(seen), torch.cat([labels for _, labels in expected]))
+    assert reg.metrics()["updates"] == 3
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (
+            lambda d: DataLoader(d, 10, num_workers=1, persistent_workers=True),
+            ValueError,
+            "persistent_workers=True would end the epoch",
+        ),
+        (lambda d: d, TypeError, "TensorDataset has no batches; give its DataLoader"),
+        (lambda d: iter([d.tensors]), TypeError, "an iterator can be read once only"),
+    ],
+)
+def test_data_that_cannot_be_read_again_and_again_are_refused(make, error, message):
+    model = mlp()
+    reg = regularizer(model)
+    with pytest.raises(error, match=message):
+        reg.attach(torch.optim.Adam(model.parameters()), data=make(TensorDataset(*samples())))
+
+
+def test_batches_of_varying_length():
+    torch.manual_seed(0)
+
+    class Mean(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(20, 8), nn.Linear(8, 3)
+
+        def forward(self, tokens):
+            return self.head(self.embedding(tokens).mean(1))
+
+    model = Mean()
+    optimizer, reg = torch.optim.Adam(model.parameters()), regularizer(model)
+    reg.attach(optimizer, update_every=8)
+    for i in range(8):
+        tokens = torch.randint(20, (10, 4 + i % 3))
+        train(model, optimizer, 1, tokens, tokens[:, 0] % 3)
+    assert reg.metrics()["updates"] == 1
+
+
+def test_labels_of_samples_that_the_loss_ignores():
+    x, y = samples()
+    y = torch.where(torch.arange(60) % 2 == 0, -100, 2)
+    model = mlp()
+    optimizer, reg = torch.optim.SGD(model.parameters(), 0.0), regularizer(model)
+    reg.attach(optimizer, update_every=100)
+    train(model, optimizer, 1, x, y)
+    inputs, labels = reg._evidence.observed()
+    assert torch.equal(labels[1::2], torch.full((30,), 2))
+    assert torch.equal(labels[::2], model(x)[::2].argmax(1))
+    assert torch.equal(inputs[0], x)
+
+
+def test_what_was_seen_is_kept_whatever_becomes_of_the_buffer():
+    x, y = samples()
+    buffer = torch.empty(10, 8)
+    model = mlp()
+    optimizer, reg = torch.optim.SGD(model.parameters(), 0.0), regularizer(model)
+    reg.attach(optimizer, update_every=100)
+    for part in range(6):
+        buffer.copy_(x[10 * part : 10 * part + 10])
+        train(model, optimizer, 1, buffer, y[10 * part : 10 * part + 10])
+    inputs, labels = reg._evidence.observed()
+    assert torch.equal(inputs[0], x)
+    assert torch.equal(labels, y)
+
+
+def test_the_models_file_and_copies_have_no_training_data():
+    x, y = samples()
+    model = mlp()
+    optimizer, reg = torch.optim.Adam(model.parameters()), regularizer(model)
+    sizes = []
+    for _ in range(2):
+        file = io.BytesIO()
+        torch.save(model, file)
+        sizes.append(file.tell())
+        if len(sizes) == 1:
+            reg.attach(optimizer)
+            train(model, optimizer, 3, x, y)
+            optimizer.zero_grad()
+    assert sizes[1] < sizes[0] + 2000  # the inputs alone are as large
+    twin = copy.deepcopy(model)
+    train(twin, torch.optim.SGD(twin.parameters(), 0.0), 3, x, y)
+    (hook,) = twin._forward_hooks.values()
+    assert not hook.__self__._recent
+
+
+def test_a_failed_attachment_leaves_no_hook():
+    model = mlp()
+    with pytest.raises(ValueError, match="does not hold this layer's weight"):
+        regularizer(model).attach(torch.optim.Adam(mlp().parameters()))
+    assert not model._forward_hooks
+
+
+def test_no_samples_and_fractional_labels_are_refused():
+    model, (x, y) = mlp(), samples()
+    reg = regularizer(model)
+    with pytest.raises(ValueError, match="no samples"):
+        reg.update(x[:0], y[:0])
+    with pytest.raises(ValueError, match="expected one label"):
+        reg.update(x, y + 0.5)
+
+
+def test_a_state_whose_rule_and_evidence_disagree_is_refused():
+    reg = regularizer(mlp())
+    with pytest.raises(ValueError, match="rule and evidence disagree"):
+        reg.load_state_dict({**reg.state_dict(), "evidence": None})
+
+
+def test_regression_data_may_be_a_loader():
+    x, _ = samples()
+    y = x[:, :1] + 0.1
+    model = mlp(1)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    reg = regularizer(model, likelihood="regression")
+    reg.attach(optimizer, update_every=5, data=DataLoader(TensorDataset(x, y), 16))
+    train(model, optimizer, 10, x, y, mse_loss)
+    assert reg.metrics()["updates"] == 2
