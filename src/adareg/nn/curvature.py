@@ -18,6 +18,7 @@ from adareg.core import evidence
 from adareg.core.evidence import Curvature
 from adareg.core.linalg import NonFiniteError
 from adareg.core.prior import MatrixNormal
+from adareg.nn.batches import Inputs, take
 from adareg.nn.select import Layer
 
 #: Samples that an update looks at.
@@ -32,9 +33,6 @@ SKETCH = 4
 
 #: Embeddings of more entries than this are read as if each sample had one mean token.
 _LARGE = 2**16
-
-#: A batch of model inputs: the argument, positional arguments, or keyword arguments.
-Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
 
 _NORMS = (
     nn.modules.batchnorm._NormBase,
@@ -136,26 +134,6 @@ def call(model: nn.Module, inputs: Inputs) -> Any:
     if isinstance(inputs, Mapping):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
-
-
-def take(inputs: Any, index: Tensor | slice) -> Any:
-    """Some samples of a batch."""
-    if isinstance(inputs, Tensor):
-        return inputs[index.to(inputs.device) if isinstance(index, Tensor) else index]
-    if isinstance(inputs, Mapping):
-        return {key: take(value, index) for key, value in inputs.items()}
-    return tuple(take(value, index) for value in inputs) if isinstance(inputs, tuple) else inputs
-
-
-def size(inputs: Any) -> int:
-    """The number of samples in a batch: the length of its first tensor."""
-    if isinstance(inputs, Tensor):
-        return len(inputs)
-    values = inputs.values() if isinstance(inputs, Mapping) else inputs
-    lengths = [len(value) for value in values if isinstance(value, Tensor)]
-    if not lengths:
-        raise TypeError(f"a batch of inputs without a tensor: {type(inputs).__name__}")
-    return lengths[0]
 
 
 def as_outputs(outputs: Any) -> Tensor:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset, IterableDataset
 from torch.utils.hooks import RemovableHandle
 
 from adareg.core import evidence
@@ -19,8 +17,9 @@ from adareg.core.linalg import NonFiniteError
 from adareg.core.metrics import correlation
 from adareg.core.prior import MatrixNormal
 from adareg.nn import curvature
-from adareg.nn.curvature import Inputs
+from adareg.nn.batches import each, joined, size, take
 from adareg.nn.select import Layer
+from adareg.nn.sources import Given, Observed, Source, enough
 
 #: An attached regularizer updates after this many optimizer steps, and then whenever the number
 #: of steps has grown so much.
@@ -65,7 +64,7 @@ class Evidence:
         self.noise = evidence.DISPERSION if likelihood == "classification" else 0.0
         self.found: dict[str, float] = {}
         self._most_noise = 0.0
-        self._source: _Source | None = None
+        self._source: Source | None = None
         self._curvatures: dict[str, Curvature] = {}
 
     @property
@@ -90,8 +89,9 @@ class Evidence:
         if bad:
             raise NonFiniteError(f"{', '.join(bad)}: the weight has NaN or infinite entries")
         generator = torch.Generator().manual_seed(self.updates)
-        inputs = _each(inputs, lambda x: x.to(next(iter(weights.values())).device))
         inputs, targets = _sample(inputs, targets, curvature.samples(layers), generator)
+        device = next(iter(weights.values())).device
+        inputs = each(inputs, lambda x: x.to(device))
         seen = curvature.collect(
             model,
             layers,
@@ -189,7 +189,7 @@ class Evidence:
                 "likelihood='regression' learns the noise and so needs targets: "
                 "attach(optimizer, data=(inputs, targets)), or a data loader"
             )
-        self._source = _Given(data) if data is not None else _Observed(self.n_samples)
+        self._source = Given(data) if data is not None else Observed(self.n_samples)
         return self._source.watch(model)
 
     def observed(self) -> tuple[Any, Tensor | None]:
@@ -229,126 +229,6 @@ class Evidence:
         return made
 
 
-class _Given:
-    """Training data that the caller hands over: ``(inputs, targets)``, or batches of such pairs."""
-
-    def __init__(self, data: Any) -> None:
-        if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
-            raise TypeError(f"data: a {type(data).__name__} has no batches; give its DataLoader")
-        if isinstance(data, Iterator):
-            raise TypeError("data: an iterator can be read once only; give what it iterates over")
-        if getattr(data, "persistent_workers", False):
-            raise ValueError(
-                "data: reading from a loader with persistent_workers=True would end the epoch that "
-                "it is in; give another loader, or (inputs, targets)"
-            )
-        self._data = data
-
-    def watch(self, model: nn.Module) -> list[RemovableHandle]:
-        return []
-
-    def batch(self) -> tuple[Any, Tensor | None]:
-        if _is_pair(self._data):
-            inputs, targets = self._data
-            return inputs, targets
-        own = getattr(self._data, "generator", None)
-        before = None if own is None else own.get_state()
-        with torch.random.fork_rng(devices=[]):  # a loader's iterator draws a seed
-            pairs = list(_enough(self._data))
-        if own is not None:
-            own.set_state(before)
-        if not pairs or not all(_is_pair(pair) for pair in pairs):
-            raise ValueError("data: expected (inputs, targets), or batches of such pairs")
-        pairs = [pair for pair in pairs if _form(pair[0]) == _form(pairs[-1][0])]
-        return _joined([pair[0] for pair in pairs]), torch.cat([pair[1] for pair in pairs])
-
-
-class _Observed:
-    """The latest batches that a classifier was trained on.
-
-    Labels are read off the loss's gradient at the logits, ``p − y`` but for a positive factor:
-    its one negative entry. They are known once a backward pass has been made.
-    """
-
-    def __init__(self, n_samples: int) -> None:
-        self._most = min(n_samples, curvature.SAMPLES)
-        self._recent: deque[tuple[Any, list[Tensor]]] = deque()
-        self._is_copy = False
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy of the model, or a file, has no use for training data."""
-        return {"_most": self._most, "_recent": deque(), "_is_copy": True}
-
-    def watch(self, model: nn.Module) -> list[RemovableHandle]:
-        return [model.register_forward_hook(self._see, with_kwargs=True)]
-
-    def _see(
-        self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any
-    ) -> None:
-        logits = getattr(outputs, "logits", outputs)
-        if self._is_copy or not model.training:
-            return
-        if not isinstance(logits, Tensor) or not logits.requires_grad:
-            return
-        labels: list[Tensor] = []
-        inputs: Inputs = _each(args or kwargs, lambda x: x.detach().clone())
-        if args and kwargs:
-            raise ValueError(
-                "the model is called with positional and keyword arguments; "
-                "give attach() the training data: data=(inputs, targets)"
-            )
-        answer = logits.detach()
-        logits.register_hook(lambda grad: labels.append(_labels_from(grad.detach(), answer)))
-        self._recent.append((inputs, labels))
-        while sum(curvature.size(x) for x, _ in list(self._recent)[1:]) >= self._most:
-            self._recent.popleft()
-
-    def batch(self) -> tuple[Any, Tensor | None]:
-        known = [(inputs, labels[0]) for inputs, labels in self._recent if labels]
-        if not known:
-            raise RuntimeError(
-                "no training batch was seen: the model was not called in training mode, was "
-                "compiled before attach(), or returns no tensor; give attach() the training "
-                "data: data=(inputs, targets)"
-            )
-        known = [(x, labels) for x, labels in known if _form(x) == _form(known[-1][0])]
-        latest = slice(-self._most, None)
-        inputs = curvature.take(_joined([inputs for inputs, _ in known]), latest)
-        return inputs, torch.cat([labels for _, labels in known])[latest]
-
-
-_Source = _Given | _Observed
-
-
-def _labels_from(grad: Tensor, logits: Tensor) -> Tensor:
-    """Labels; of a sample without a gradient, certain or ignored by the loss, what is predicted."""
-    if grad.ndim == 1 or grad.shape[-1] == 1:
-        grad, logits = grad.reshape(len(grad)), logits.reshape(len(grad))
-        return torch.where(grad == 0, logits > 0, grad < 0).long()
-    return torch.where((grad == 0).all(-1), logits.argmax(-1), grad.argmin(-1))
-
-
-def _each(inputs: Any, f: Callable[[Tensor], Tensor]) -> Any:
-    """``f`` of every tensor of a batch."""
-    if isinstance(inputs, Tensor):
-        return f(inputs)
-    if isinstance(inputs, Mapping):
-        return {key: _each(value, f) for key, value in inputs.items()}
-    return tuple(_each(x, f) for x in inputs) if isinstance(inputs, tuple) else inputs
-
-
-def _form(inputs: Any) -> Any:
-    """What batches must have in common to be joined: all shapes but for the number of samples."""
-    shapes: list[torch.Size] = []
-
-    def note(x: Tensor) -> Tensor:
-        shapes.append(x.shape[1:])
-        return x
-
-    _each(inputs, note)
-    return shapes
-
-
 def _spread(precision: Any) -> float:
     """How far the shape is from a multiple of the identity: the spread of log eigenvalues."""
     return float(precision.eigenvalues().double().log().std(-1, unbiased=False).mean())
@@ -358,8 +238,8 @@ def _sample(
     inputs: Any, targets: Tensor | None, most: int, generator: torch.Generator
 ) -> tuple[Any, Tensor | None]:
     """At most so many samples, drawn without replacement."""
-    inputs = inputs if isinstance(inputs, Tensor | tuple | Mapping) else _joined(_enough(inputs))
-    m = curvature.size(inputs)
+    inputs = inputs if isinstance(inputs, Tensor | tuple | Mapping) else joined(enough(inputs))
+    m = size(inputs)
     if m == 0:
         raise ValueError("update() got no samples")
     if targets is not None and len(targets) != m:
@@ -367,40 +247,7 @@ def _sample(
     if m <= most:
         return inputs, targets
     index = torch.randperm(m, generator=generator)[:most]
-    return curvature.take(inputs, index), curvature.take(targets, index)
-
-
-def _enough(batches: Iterable[Any]) -> Iterator[Any]:
-    total = 0
-    for batch in batches:
-        yield batch
-        total += curvature.size(batch)
-        if total >= curvature.SAMPLES:
-            return
-
-
-def _joined(batches: Iterable[Any]) -> Any:
-    """Batches as one."""
-    each = list(batches)
-    if not each:
-        raise ValueError("update() got no batch of inputs")
-    first = each[0]
-    if isinstance(first, Tensor):
-        return torch.cat(each)
-    if isinstance(first, Mapping):
-        return {key: _joined([batch[key] for batch in each]) for key in first}
-    if isinstance(first, tuple | list):
-        return tuple(_joined(parts) for parts in zip(*each, strict=True))
-    return first
-
-
-def _is_pair(data: Any) -> bool:
-    return (
-        isinstance(data, tuple | list)
-        and len(data) == 2
-        and isinstance(data[1], Tensor)
-        and isinstance(data[0], Tensor | tuple | Mapping)
-    )
+    return take(inputs, index), take(targets, index)
 
 
 def _as_labels(targets: Tensor, outputs: Tensor) -> Tensor:

@@ -1,0 +1,64 @@
+"""Batches of model inputs: a tensor, or a tuple or dict of the model's arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: A batch of model inputs: the argument, positional arguments, or keyword arguments.
+Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
+
+
+def each(inputs: Any, f: Callable[[Tensor], Tensor]) -> Any:
+    """``f`` of every tensor of a batch."""
+    if isinstance(inputs, Tensor):
+        return f(inputs)
+    if isinstance(inputs, Mapping):
+        return {key: each(value, f) for key, value in inputs.items()}
+    return tuple(each(x, f) for x in inputs) if isinstance(inputs, tuple) else inputs
+
+
+def form(inputs: Any) -> Any:
+    """What batches must have in common to be joined: all shapes but for the number of samples."""
+    shapes: list[torch.Size] = []
+
+    def note(x: Tensor) -> Tensor:
+        shapes.append(x.shape[1:])
+        return x
+
+    each(inputs, note)
+    return shapes
+
+
+def take(inputs: Any, index: Tensor | slice) -> Any:
+    """Some samples of a batch."""
+    return each(inputs, lambda x: x[index.to(x.device) if isinstance(index, Tensor) else index])
+
+
+def size(inputs: Any) -> int:
+    """The number of samples in a batch: the length of its first tensor."""
+    if isinstance(inputs, Tensor):
+        return len(inputs)
+    values = inputs.values() if isinstance(inputs, Mapping) else inputs
+    lengths = [len(value) for value in values if isinstance(value, Tensor)]
+    if not lengths:
+        raise TypeError(f"a batch of inputs without a tensor: {type(inputs).__name__}")
+    return lengths[0]
+
+
+def joined(batches: Iterable[Any]) -> Any:
+    """Batches as one."""
+    several = list(batches)
+    if not several:
+        raise ValueError("update() got no batch of inputs")
+    first = several[0]
+    if isinstance(first, Tensor):
+        return torch.cat(several)
+    if isinstance(first, Mapping):
+        return {key: joined([batch[key] for batch in several]) for key in first}
+    if isinstance(first, tuple | list):
+        return tuple(joined(parts) for parts in zip(*several, strict=True))
+    return first

@@ -1,0 +1,137 @@
+"""Where an attached evidence rule takes training data from: the caller, or the training itself."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset
+from torch.utils.hooks import RemovableHandle
+
+from adareg.nn import curvature
+from adareg.nn.batches import Inputs, each, form, joined, size, take
+
+
+class Given:
+    """Training data that the caller hands over: ``(inputs, targets)``, or batches of such pairs."""
+
+    def __init__(self, data: Any) -> None:
+        if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+            raise TypeError(f"data: a {type(data).__name__} has no batches; give its DataLoader")
+        if isinstance(data, Iterator):
+            raise TypeError("data: an iterator can be read once only; give what it iterates over")
+        if getattr(data, "persistent_workers", False):
+            raise ValueError(
+                "data: reading from a loader with persistent_workers=True would end the epoch that "
+                "it is in; give another loader, or (inputs, targets)"
+            )
+        self._data = data
+
+    def watch(self, model: nn.Module) -> list[RemovableHandle]:
+        """Nothing needs to be watched."""
+        return []
+
+    def batch(self) -> tuple[Any, Tensor | None]:
+        """Inputs and targets for an update."""
+        if _is_pair(self._data):
+            inputs, targets = self._data
+            return inputs, targets
+        own = getattr(self._data, "generator", None)
+        before = None if own is None else own.get_state()
+        with torch.random.fork_rng(devices=[]):  # a loader's iterator draws a seed
+            pairs = list(enough(self._data))
+        if own is not None:
+            own.set_state(before)
+        if not pairs or not all(_is_pair(pair) for pair in pairs):
+            raise ValueError("data: expected (inputs, targets), or batches of such pairs")
+        pairs = [pair for pair in pairs if form(pair[0]) == form(pairs[-1][0])]
+        return joined([pair[0] for pair in pairs]), torch.cat([pair[1] for pair in pairs])
+
+
+class Observed:
+    """The latest batches that a classifier was trained on.
+
+    Labels are read off the loss's gradient at the logits, ``p − y`` but for a positive factor:
+    its one negative entry. They are known once a backward pass has been made.
+    """
+
+    def __init__(self, n_samples: int) -> None:
+        self._most = min(n_samples, curvature.SAMPLES)
+        self._recent: deque[tuple[Any, list[Tensor]]] = deque()
+        self._is_copy = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy of the model, or a file, has no use for training data."""
+        return {"_most": self._most, "_recent": deque(), "_is_copy": True}
+
+    def watch(self, model: nn.Module) -> list[RemovableHandle]:
+        """Remember what the model is called with from now on."""
+        return [model.register_forward_hook(self._see, with_kwargs=True)]
+
+    def _see(
+        self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any
+    ) -> None:
+        logits = getattr(outputs, "logits", outputs)
+        if self._is_copy or not model.training:
+            return
+        if not isinstance(logits, Tensor) or not logits.requires_grad:
+            return
+        labels: list[Tensor] = []
+        inputs: Inputs = each(args or kwargs, lambda x: x.detach().clone())
+        if args and kwargs:
+            raise ValueError(
+                "the model is called with positional and keyword arguments; "
+                "give attach() the training data: data=(inputs, targets)"
+            )
+        answer = logits.detach()
+        logits.register_hook(lambda grad: labels.append(_labels_from(grad.detach(), answer)))
+        self._recent.append((inputs, labels))
+        while sum(size(x) for x, _ in list(self._recent)[1:]) >= self._most:
+            self._recent.popleft()
+
+    def batch(self) -> tuple[Any, Tensor | None]:
+        """Inputs and targets for an update."""
+        known = [(inputs, labels[0]) for inputs, labels in self._recent if labels]
+        if not known:
+            raise RuntimeError(
+                "no training batch was seen: the model was not called in training mode, was "
+                "compiled before attach(), or returns no tensor; give attach() the training "
+                "data: data=(inputs, targets)"
+            )
+        known = [(x, labels) for x, labels in known if form(x) == form(known[-1][0])]
+        latest = slice(-self._most, None)
+        inputs = take(joined([inputs for inputs, _ in known]), latest)
+        return inputs, torch.cat([labels for _, labels in known])[latest]
+
+
+Source = Given | Observed
+
+
+def _labels_from(grad: Tensor, logits: Tensor) -> Tensor:
+    """Labels; of a sample without a gradient, certain or ignored by the loss, what is predicted."""
+    if grad.ndim == 1 or grad.shape[-1] == 1:
+        grad, logits = grad.reshape(len(grad)), logits.reshape(len(grad))
+        return torch.where(grad == 0, logits > 0, grad < 0).long()
+    return torch.where((grad == 0).all(-1), logits.argmax(-1), grad.argmin(-1))
+
+
+def enough(batches: Iterable[Any]) -> Iterator[Any]:
+    """As many batches as an update looks at."""
+    total = 0
+    for batch in batches:
+        yield batch
+        total += size(batch)
+        if total >= curvature.SAMPLES:
+            return
+
+
+def _is_pair(data: Any) -> bool:
+    return (
+        isinstance(data, tuple | list)
+        and len(data) == 2
+        and isinstance(data[1], Tensor)
+        and isinstance(data[0], Tensor | tuple | Mapping)
+    )
