@@ -44,8 +44,7 @@ def _origin(records: list[Record]) -> str:
     when = f"{last.day} {last:%B %Y}"
     when = when if first == last else f"{first.day} {first:%B %Y} to {when}"
     where = " and ".join(
-        f"one {name}" if "NVIDIA" in name else f"two CPU cores ({name})"
-        for name in known["devices"]
+        f"one {name}" if "NVIDIA" in name else f"CPUs ({name})" for name in known["devices"]
     )
     return f"{known['networks']:,} networks, trained on {where}, {when}, by\n{HOW}"
 
