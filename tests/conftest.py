@@ -18,6 +18,11 @@ settings.register_profile(
 settings.load_profile("adareg")
 
 
+def pytest_make_parametrize_id(val, argname):
+    """No test is named by bytes: compressed ones hold the time, and workers would not agree."""
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.fixture
 def tf32():
     """float32 products may be made with fewer bits, as many programs allow it."""

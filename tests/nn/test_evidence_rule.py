@@ -479,7 +479,9 @@ def test_optimizers(make):
     assert (model(x).argmax(1) == y).float().mean() > 0.8
 
 
-@pytest.mark.parametrize("y", [torch.zeros(30, 2), torch.ones(30, 2), None], ids=str)
+@pytest.mark.parametrize(
+    "y", [torch.zeros(30, 2), torch.ones(30, 2), None], ids=["zeros", "ones", "line"]
+)
 def test_regression_without_noise_or_signal(y, one_thread):
     x = torch.randn(30, 8)
     targets = x[:, :2] * 3 if y is None else y
