@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from adareg.core.linalg import eigh, factor_dtype
+from adareg.core.linalg import eigh, result_dtype
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
 
@@ -179,9 +179,10 @@ def kernel(
     """Prior covariance of the outputs along the draws, which are summed: ``Σ JΣJᵀ``."""
     a, g = inputs.double(), grads.double()
     prior = prior.to(torch.float64)
-    along = a @ (prior.col.inverse() @ a.mT)
-    across = g @ (_draws(prior.row).inverse() @ g.mT)
-    return along * across.sum(-3)
+    along = a @ prior.col.inverse().root()
+    across = g @ prior.row.inverse().root().unsqueeze(-3)
+    across = across.movedim(-3, -2).flatten(-2)  # (…, m, draws·p): one product sums over draws
+    return (along @ along.mT) * (across @ across.mT)
 
 
 def matrix_kernel(rows: Tensor, prior: MatrixNormal) -> Tensor:  # (…, draws, m, p, d) -> (…, m, m)
@@ -191,14 +192,6 @@ def matrix_kernel(rows: Tensor, prior: MatrixNormal) -> Tensor:  # (…, draws, 
     row = prior.row.inverse().root().mT[..., None, None, :, :]
     white = (row @ M @ col).flatten(-2)
     return (white @ white.mT).sum(-3)
-
-
-def _draws(precision: Precision) -> Precision:
-    """With an axis for the draws, behind the batch."""
-    scale, basis, values = precision.factors
-    return Precision(
-        None if scale is None else scale.unsqueeze(-1), basis.unsqueeze(-3), values.unsqueeze(-2)
-    )
 
 
 def _second_moment(X: Tensor) -> Tensor:  # (…, N, n) -> (…, n, n) or (…, 1, n)
@@ -226,7 +219,7 @@ def ignores_common_row(curvature: Curvature) -> bool:
 
 def start(weight: Tensor) -> MatrixNormal:  # (…, p, d)
     """The prior that training starts from: one precision for all weights of a layer."""
-    prior = MatrixNormal.identity(weight)
+    prior = MatrixNormal.identity(weight).to(result_dtype(weight))
     return _scaled(prior, START * weight.shape[-1] * torch.ones_like(prior.col.outside))
 
 
@@ -339,7 +332,7 @@ def refit(
     is MacKay's, for which the penalty ``s·tr(Ω̄rŴΩ̄cŴᵀ)`` equals γ; it moves half the way to
     it, in logarithms. A layer that normalisation follows gets the smallest scale.
     """
-    W, dtype = weight.double(), factor_dtype(weight)
+    W, dtype = weight.double(), result_dtype(weight)
     row, col = second_moments(weight, prior, posterior)
     shape = MatrixNormal(
         _shape(row, prior.row, shape_strength(gamma, W.shape[-2], likelihood)),
@@ -434,7 +427,7 @@ def leverage(
     root = stiffness.sqrt()
     B = root.unsqueeze(-1) * kernel * root.unsqueeze(-2)
     eye = torch.eye(B.shape[-1], dtype=B.dtype, device=B.device)
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky((B + B.mT) / 2 + eye))
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(B + eye))
     return (1 - inverse.diagonal(dim1=-2, dim2=-1)).clamp(0, 1)
 
 

@@ -33,9 +33,14 @@ class NonFiniteError(ArithmeticError):
 
 def factor_dtype(weight: Tensor) -> torch.dtype:
     """The dtype in which the factors of ``weight``'s prior are kept: float32 or better."""
-    if weight.dtype == torch.float64 or weight.shape[-2:].numel() <= _DOUBLE_UP_TO:
+    if weight.dtype == torch.float64 or is_small(weight.shape):
         return torch.float64
     return torch.float32
+
+
+def is_small(shape: torch.Size) -> bool:  # (…, p, d)
+    """Whether weights of this shape are so small that double precision costs nothing."""
+    return shape[-2:].numel() <= _DOUBLE_UP_TO
 
 
 def result_dtype(weight: Tensor) -> torch.dtype:
@@ -84,13 +89,14 @@ def matmul(A: Tensor, B: Tensor) -> Tensor:
     return (A.double() @ B.double()).float()
 
 
-def add_matmul(C: Tensor, A: Tensor, B: Tensor) -> Tensor:
-    """``C + A·B``, as exact as :func:`matmul`, in one kernel where that can be."""
+def add_matmul(C: Tensor, A: Tensor, B: Tensor, factor: float = 1) -> Tensor:
+    """``C + factor·A·B``, as exact as :func:`matmul`, in one kernel where that can be."""
     if is_sharded(C):
         return _shards().add_matmul(C, A, B)
     if C.ndim == A.ndim == B.ndim <= 3 and _is_full_precision(A):
-        return torch.addmm(C, A, B) if C.ndim == 2 else torch.baddbmm(C, A, B)
-    return C + matmul(A, B)
+        fused = torch.addmm if C.ndim == 2 else torch.baddbmm
+        return fused(C, A, B, alpha=factor)
+    return torch.add(C, matmul(A, B), alpha=factor)
 
 
 def dot(A: Tensor, B: Tensor) -> Tensor:  # (…, p, d), (…, p, d) -> (…)

@@ -16,6 +16,7 @@ from adareg.core.linalg import (
     dot,
     factor_dtype,
     is_sharded,
+    is_small,
     matmul,
     result_dtype,
     times,
@@ -50,8 +51,9 @@ class MatrixNormal:
 
         Then ``Ωr W Ωc`` is ``c·S·(X + X·B·diag(e/c − 1)·Bᵀ)``, X being W with its shorter side
         first. S is k x k, or 1 x 1 for a multiple of the identity, which saves one product of
-        three. A large basis is not doubled: then the third is the row e/c − 1. A tiny prior on a
-        GPU has the single factor ``Ωr ⊗ Ωc``.
+        three. A large basis is not doubled: then the third is the row e/c − 1. If all of the
+        longer side is in its basis there are two factors, Ωr and Ωc. A tiny prior on a GPU has
+        the single factor ``Ωr ⊗ Ωc``.
         """
         if "product" not in self._prepared:
             with torch.inference_mode(False), torch.no_grad():
@@ -63,11 +65,20 @@ class MatrixNormal:
     def _make_product_factors(self, uniform: bool) -> tuple[Tensor, ...]:
         if self._is_tiny:
             return (_kron(self.row.dense(), self.col.dense()),)
+        if self._is_small and self._long.scale is None:
+            return self.row.dense(), self.col.dense()
         c, B = self._long.outside[..., None, None], self._long.basis
         gain = (self._long.values.unsqueeze(-2) - c) / c
-        gain = B * gain if B.dtype == torch.float64 and not is_sharded(B) else gain
+        gain = B * gain if self._is_small else gain
         short = self._short.outside[..., None, None] if uniform else self._short.dense()
         return c * short, B, gain
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether memory does not matter and the number of products does."""
+        return not is_sharded(self._long.basis) and (
+            self._long.basis.dtype == torch.float64 or is_small(self.shape)
+        )
 
     @property
     def _is_tiny(self) -> bool:
@@ -85,11 +96,9 @@ class MatrixNormal:
         waits for a GPU, so it is done once for each prior; it would not pay for small ones.
         """
         if "uniform" not in self._prepared:
-            small = self._is_tiny or self.row.basis.dtype == torch.float64
-            short, whole = self._short, not is_sharded(self._long.basis)
-            self._prepared["uniform"] = (
-                not small and whole and bool((short.values == short.outside.unsqueeze(-1)).all())
-            )
+            worth = not self._is_small and not is_sharded(self._long.basis)
+            values, outside = self._short.values, self._short.outside.unsqueeze(-1)
+            self._prepared["uniform"] = worth and bool((values == outside).all())
         return bool(self._prepared["uniform"])
 
     @property
@@ -187,6 +196,16 @@ class MatrixNormal:
         """``Ωr W Ωc``, half the gradient of :meth:`penalty`, in the dtype of the factors."""
         return _product(self._cast(weight), *self.product_factors())
 
+    def add_product(self, total: Tensor, weight: Tensor, factor: float) -> Tensor:
+        """``total + factor·Ωr W Ωc``, in the dtype of ``total``."""
+        factors = self.product_factors()
+        if len(factors) != 2 or not total.dtype == weight.dtype == factors[0].dtype:
+            product = self.product(weight).to(result_dtype(total))
+            return total.add(product, alpha=factor).to(total.dtype)
+        row, col = factors
+        with _exact(weight):
+            return add_matmul(total, matmul(row, self._cast(weight)), col, factor)
+
     def gradient(self, weight: Tensor) -> Tensor:  # (…, p, d) -> (…, p, d)
         """``2·Ωr W Ωc``, the gradient of :meth:`penalty`, in the dtype of the factors.
 
@@ -259,7 +278,7 @@ class MatrixNormal:
         return p <= d
 
     def _cast(self, weight: Tensor) -> Tensor:
-        if weight.shape[-2:] != self.shape[-2:]:
+        if weight.shape[-2:] != (self.row.basis.shape[-2], self.col.basis.shape[-2]):
             raise ValueError(
                 f"weight has shape {tuple(weight.shape)}, the prior is for {tuple(self.shape)}"
             )
@@ -268,9 +287,10 @@ class MatrixNormal:
 
 def _exact(weight: Tensor) -> AbstractContextManager[object]:
     """Keep autocast, which leaves float64 alone, from lowering the precision of products."""
-    if weight.dtype == torch.float64:
+    kind = weight.device.type
+    if weight.dtype == torch.float64 or not torch.is_autocast_enabled(kind):
         return nullcontext()
-    return torch.autocast(weight.device.type, enabled=False)
+    return torch.autocast(kind, enabled=False)
 
 
 def _as(W: Tensor, X: Tensor) -> Tensor:
@@ -292,6 +312,10 @@ def _product(W: Tensor, *factors: Tensor) -> Tensor:
     """``Ωr W Ωc`` by two or three products of k·p·d multiplications, in three or four kernels."""
     if len(factors) == 1:
         return _written_out(W, *factors)
+    if len(factors) == 2:
+        row, col = factors
+        with _exact(W):
+            return matmul(matmul(row, W), col)
     short, B, gain = factors
     with _exact(W):
         X = wide(W)

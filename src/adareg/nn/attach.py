@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from adareg.core.linalg import local, result_dtype
+from adareg.core.linalg import is_sharded, local, result_dtype
+from adareg.core.prior import MatrixNormal
 from adareg.nn.groups import Group
 from adareg.nn.select import Layer
 
@@ -78,6 +79,7 @@ class Attachment:
             return (args[0], regularized, *args[2:]), kwargs
         return args, {**kwargs, "closure": regularized}
 
+    @torch.no_grad()
     def _add_gradients(self, optimizer: Optimizer) -> None:
         """Put gradients with the penalty's added in place of the weights' own, for this step."""
         # A fused optimizer unscales inside its kernel: what is added must be scaled like the rest.
@@ -134,26 +136,45 @@ def innermost(optimizer: Optimizer) -> Optimizer:
 _ATTACHED: WeakKeyDictionary[Optimizer, list[Attachment]] = WeakKeyDictionary()
 
 
-@torch.no_grad()
 def _gradients(
     group: Group, strength: float, signs: list[int], scale: Tensor | None
 ) -> Iterable[tuple[Tensor, Tensor]]:
     """Each weight that has a gradient, and that gradient with the penalty's added."""
+    if len(group.layers) == 1 and scale is None:
+        return _gradient(*group.layers, group.prior, 2 * strength * signs[0])
     used = [i for i, layer in enumerate(group.layers) if layer.weight.grad is not None]
     weights = [group.layers[i].weight for i in used]
-    grads = [weight.grad for weight in weights if weight.grad is not None]
-    for i, grad in zip(used, grads, strict=True):
-        if grad.is_sparse:
-            raise TypeError(
-                f"{group.layers[i].name}: its gradient is sparse and the penalty's is not; "
-                f"use mode='proximal', or make the layer with sparse=False"
-            )
+    grads = [_dense_gradient(group.layers[i], group.layers[i].weight.grad) for i in used]
     if not used:
         return []
     product = group.prior.product(group.matrix).to(result_dtype(grads[0]))
     each = group.unstack(product if scale is None else product * scale)
     added = [each[i] if signs[i] > 0 else -each[i] for i in used]
     return zip(weights, _foreach_add(grads, added, 2 * strength), strict=True)
+
+
+def _gradient(layer: Layer, prior: MatrixNormal, factor: float) -> list[tuple[Tensor, Tensor]]:
+    """The same for a layer that is alone in its group, with as few calls as possible."""
+    weight = layer.weight
+    if weight.grad is None:
+        return []
+    grad = _dense_gradient(layer, weight.grad)
+    if is_sharded(weight):
+        product = layer.from_matrix(prior.product(layer.matrix).to(result_dtype(grad)))
+        return [(weight, _foreach_add([grad], [product], factor)[0])]
+    to_matrix, from_matrix = layer.layout.to_matrix, layer.layout.from_matrix
+    total = prior.add_product(to_matrix(grad), to_matrix(weight), factor)
+    return [(weight, from_matrix(total))]
+
+
+def _dense_gradient(layer: Layer, grad: Tensor | None) -> Tensor:
+    assert grad is not None
+    if grad.is_sparse:
+        raise TypeError(
+            f"{layer.name}: its gradient is sparse and the penalty's is not; "
+            f"use mode='proximal', or make the layer with sparse=False"
+        )
+    return grad
 
 
 def _foreach_add(grads: list[Tensor], added: list[Tensor], alpha: float) -> list[Tensor]:

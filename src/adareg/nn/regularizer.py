@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
@@ -354,7 +354,7 @@ class AdaReg:
             raise ValueError("this is not the state of an AdaReg: rule and evidence disagree")
         if learned is not None:
             stored = {name: (collapsed(row), collapsed(col)) for name, (row, col) in stored.items()}
-        priors = self._match(stored)
+        priors = self._match(stored, factor_dtype if learned is None else result_dtype)
         before = getattr(self, "_evidence", None)
         if learned is not None and before is not None:
             learned.take_over(before)
@@ -423,7 +423,11 @@ class AdaReg:
             "effective_weight_decay": torch.where(energy == 0, 0.0, 2 * penalty / energy),
         }
 
-    def _match(self, stored: Mapping[str, tuple[Precision, Precision]]) -> dict[str, MatrixNormal]:
+    def _match(
+        self,
+        stored: Mapping[str, tuple[Precision, Precision]],
+        dtype: Callable[[Tensor], torch.dtype],
+    ) -> dict[str, MatrixNormal]:
         if stored.keys() != self._layers.keys():
             raise ValueError(
                 f"the state is for layers {sorted(stored)}, this AdaReg has {sorted(self._layers)}"
@@ -437,7 +441,7 @@ class AdaReg:
             if is_identity(row, col):
                 priors[name] = MatrixNormal.identity(W)
             else:
-                priors[name] = MatrixNormal(row, col).to(factor_dtype(W), copy=True)
+                priors[name] = MatrixNormal(row, col).to(dtype(W), copy=True)
         return priors
 
 

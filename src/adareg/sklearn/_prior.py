@@ -86,7 +86,8 @@ def _shrink_on_device(W: Tensor, prior: MatrixNormal, step: float) -> None:
 
 def _basis(prior: MatrixNormal) -> Array:
     """The basis of the longer side."""
-    return prior.product_factors()[1].numpy()
+    p, d = prior.shape[-2:]
+    return (prior.col if p <= d else prior.row).basis.numpy()
 
 
 def _wide(W: Array) -> Array:
@@ -98,8 +99,12 @@ def _times(short: Array, X: Array) -> Array:
     return short * X if short.shape[-1] == 1 else short @ X
 
 
-def _product(W: Array, short: Array, B: Array, gain: Array) -> Array:
+def _product(W: Array, *factors: Array) -> Array:
     """``Ωr W Ωc``, from :meth:`MatrixNormal.product_factors`."""
+    if len(factors) == 2:
+        row, col = factors
+        return row @ W @ col
+    short, B, gain = factors
     X = _wide(W)
     inside = X @ gain if gain.shape == B.shape else X @ B * gain
     product = _times(short, X + inside @ B.T)
