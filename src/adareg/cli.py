@@ -16,9 +16,9 @@ except ImportError as error:  # pragma: no cover
     raise SystemExit(f"{error}. The command line needs: pip install 'adareg[lab]'") from error
 
 from adareg.bench import report
+from adareg.lab import costs, terminal
 from adareg.lab import data as datasets
 from adareg.lab import reproduce as lab
-from adareg.lab import terminal
 from adareg.lab.claims import Records, judge, smalldata
 from adareg.lab.claims import show as verdicts
 from adareg.lab.cluster import Cluster
@@ -173,9 +173,25 @@ def _reproduce(
 def runs(
     out: Annotated[Path, typer.Argument(help="folder of the records")] = Path("runs"),
     pack: Annotated[bool, typer.Option("--pack", help="compress the files first")] = False,
+    timed: Annotated[
+        bool,
+        typer.Option(
+            "--time",
+            help="time the methods of the small-data benchmark again first, on this "
+            "machine, which should have nothing else to do",
+        ),
+    ] = False,
+    data: DataDirectory = None,
 ) -> None:
     """List what has been recorded."""
     with _errors_in_one_line():
+        if timed:
+            device = _device("")
+            cells = costs.measure_again(
+                Store(out), "smalldata-*", data, device, lab.environment(device)
+            )
+            for experiment, config in cells:
+                typer.echo(f"timing {experiment} {config.slug}")
         if pack:
             Store(out).pack()
         if not terminal.runs(Store(out), Console()):

@@ -8,7 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 from adareg import cli
-from adareg.lab import alone, cell, random, tuning
+from adareg.lab import alone, cell, costs, random, tuning
 from adareg.lab.config import Config
 from adareg.lab.engine import Data, Replica, Trainer, stacks
 from adareg.lab.experiments import EXPERIMENTS
@@ -161,6 +161,7 @@ def test_costs_by_hand():
     assert torch.equal(torch.get_rng_state(), state)
     outcome = run(fake("digits"), ("evidence",), config, seeds=(0,))[0]
     assert outcome.metrics["alone_seconds"] > 0
+    assert outcome.metrics["plain_seconds"] > 0
     assert outcome.metrics["samples"] == 160
 
 
@@ -169,11 +170,11 @@ def test_the_time_of_a_training_is_the_sum_of_its_parts(monkeypatch):
     monkeypatch.setattr("adareg.nn.evidence.FIRST", 7)
     clock = {"step": 1.0, "update": 10.0, "update_evidence": 10.0, "check": 100.0}
     name = lambda part: getattr(part, "func", part).__name__  # noqa: E731
-    monkeypatch.setattr(alone, "_time", lambda part, device: clock[name(part)])
+    monkeypatch.setattr(costs, "_time", lambda part, burst, device: clock[name(part)])
     source = fake("digits")
     methods = ("none", "adareg", "marginal-likelihood", "early-stopping", "evidence")
     x, y = source.x_train, source.y_train
-    found = alone.seconds([Replica(m, 0) for m in methods], CONFIG, x, y)
+    found = costs.seconds([Replica(m, 0) for m in methods], CONFIG, x, y)
     _, reg = alone.train(Replica("evidence", 0), CONFIG, x, y)
     steps, updates = 2 * 4 * 3, reg.metrics()["updates"]
     assert updates > 1
@@ -206,6 +207,33 @@ def test_records_are_resumed(tmp_path):
         old = before[record["method"], record["seed"]]
         assert record["metrics"]["test_nll"] == old["metrics"]["test_nll"]
         assert record["metrics"]["tuned"] == old["metrics"]["tuned"]
+
+
+def test_costs_are_measured_again_and_nothing_else_changes(tmp_path, monkeypatch):
+    arguments = ["reproduce", "smalldata-wine", "--scale", "smoke", "--device", "cpu"]
+    for method in ("none", "dropout"):  # each timed beside a plain network of its own
+        one = [*arguments, "--methods", method, "--out", str(tmp_path)]
+        assert CliRunner().invoke(cli.app, one).exit_code == 0
+    store = Store(tmp_path)
+    store.pack()
+    before = {r["method"]: r for r in store.read()}
+    assert len({r["metrics"]["plain_seconds"] for r in before.values()}) == 2
+    monkeypatch.setattr(costs, "_time", lambda part, burst, device: 2.0)
+    result = CliRunner().invoke(cli.app, ["runs", str(tmp_path), "--time"])
+    assert "timing smalldata-wine n20" in result.output
+    after = {r["method"]: r for r in store.read()}
+    own = {"alone_seconds", "plain_seconds"}
+    for method, old in before.items():
+        new = after[method]
+        assert {new["metrics"][name] for name in own} == {2.0 * 60}
+        assert {k: v for k, v in new["metrics"].items() if k not in own} == {
+            k: v for k, v in old["metrics"].items() if k not in own
+        }
+        assert {k: new[k] for k in old if k != "metrics"} == {
+            k: v for k, v in old.items() if k != "metrics"
+        }
+        assert new["timed"].keys() >= {"commit", "torch", "time"}
+    assert store.pack() == 0  # what was compressed still is
 
 
 def test_a_name_stands_for_the_whole_benchmark(tmp_path):

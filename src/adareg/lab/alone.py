@@ -1,19 +1,13 @@
 """One network, trained the ordinary way: a module, ``torch.optim.Adam`` and :class:`adareg.AdaReg`.
 
 The engine's stacks must give what this gives; tests and ``benchmarks/stacking.py`` compare them.
-What a method costs is measured here too, as nobody else trains in stacks.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from itertools import chain
-from statistics import median
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -27,10 +21,6 @@ from adareg.lab.engine import CHECKS, Replica
 from adareg.lab.methods import decov
 from adareg.lab.models import ARCHITECTURES, Dropout, Network
 from adareg.lab.peer import MarginalLikelihood
-from adareg.nn.evidence import Evidence as Clock
-
-#: Steps that are timed, at most, after the first ones; what is rare is timed after every so many.
-_STEPS, _WARM_UP, _RARE = 25, 4, 7
 
 
 def train(
@@ -53,64 +43,6 @@ def train(
         if training.is_checked(epoch):
             training.check()
     return training.finish()
-
-
-def seconds(replicas: Sequence[Replica], config: Config, x: Tensor, y: Tensor) -> list[float]:
-    """How long :func:`train` would take for each replica, from its parts, side by side.
-
-    A part is a step, an update, a look at held-out samples. Its time is the median of many
-    repetitions, between which the other replicas have their turn; then it counts as often as it
-    occurs in a training. Dropout is torch's own, whose masks are cheaper than repeatable ones.
-    """
-    trainings = [Training(replica, config, x, y) for replica in replicas]
-    for training in trainings:
-        training.take_ordinary_dropout()
-    parts = [_parts(training) for training in trainings]
-    with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
-        for turn in range(_WARM_UP + min(_STEPS, config.blocks * config.epochs // 2)):
-            for part in chain.from_iterable(parts):
-                if turn % part.every == 0:
-                    part.times.append(_time(part.run, x.device))
-    return [sum(part.count * part.seconds for part in own) for own in parts]
-
-
-@dataclass
-class _Part:
-    """What occurs ``count`` times in a training, and is timed in every so many turns."""
-
-    run: Callable[[], None]
-    count: int
-    every: int = _RARE
-    times: list[float] = field(default_factory=list)
-
-    @property
-    def seconds(self) -> float:
-        """The median, the first turns left out."""
-        return median(self.times[-(-_WARM_UP // self.every) :] or self.times)
-
-
-def _parts(training: Training) -> list[_Part]:
-    config, (_, batches) = training.config, next(training.epochs())
-    epochs = config.blocks * config.epochs
-    steps = epochs * math.ceil(config.n / config.batch)
-    parts = [_Part(partial(training.step, *next(batches)), steps, every=1)]
-    if training.method.rule == "evidence":
-        clock = Clock(config.n, training.task)
-        due = sum(clock.is_due(step, None) for step in range(1, steps + 1))
-        parts.append(_Part(training.update_evidence, due))
-    elif training.method.rule is not None:
-        parts.append(_Part(training.update, config.blocks))
-    if training.method.stop_early:
-        parts.append(_Part(training.check, sum(map(training.is_checked, range(epochs)))))
-    return parts
-
-
-def _time(part: Callable[[], None], device: torch.device) -> float:
-    start = time.perf_counter()
-    part()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - start
 
 
 class Training:

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from adareg.core.metrics import correlation, spectral_norm, stable_rank
-from adareg.lab import alone, tuning
+from adareg.lab import costs, tuning
 from adareg.lab.config import Config
 from adareg.lab.data import Dataset
 from adareg.lab.engine import Data, Progress, Replica, Trainer, products, stacks
-from adareg.lab.learned import workshop
 from adareg.lab.methods import METHODS
 from adareg.lab.models import ARCHITECTURES
 from adareg.lab.scores import scores
@@ -77,8 +76,8 @@ def run(
         train = partial(_train, config, data, choices)
         for group in stacks([tuning.chosen(replica, choices) for replica in replicas]):
             outcomes += _train_or_split(config, group, train, progress)
-        if config.trials:
-            _add_costs(config, outcomes, source, device, dtype)
+    if config.trials:
+        _add_costs(config, outcomes, source, device)
     return outcomes
 
 
@@ -106,27 +105,12 @@ def _validate(
 
 
 def _add_costs(
-    config: Config,
-    outcomes: Sequence[Outcome],
-    source: Dataset,
-    device: torch.device,
-    dtype: torch.dtype,
+    config: Config, outcomes: Sequence[Outcome], source: Dataset, device: torch.device
 ) -> None:
-    """What a network of each method takes alone, and how many were trained to get it.
-
-    Where it is trained fastest: on the device if it has convolutions, else on a CPU.
-    """
-    where = workshop(ARCHITECTURES[config.data], device)
-    x = source.x_train.to(where, dtype)
-    y = source.y_train.to(where, dtype if source.task == "regression" else None)
-    firsts = {outcome.replica.method: outcome.replica for outcome in outcomes}
-    times = alone.seconds(list(firsts.values()), config, x, y)
-    alone_seconds = dict(zip(firsts, times, strict=True))
+    methods = dict.fromkeys(outcome.replica.method for outcome in outcomes)
+    found = costs.measure(config, methods, source, device)
     for outcome in outcomes:
-        method = outcome.replica.method
-        outcome.metrics["trainings"] = tuning.trainings(config, method)
-        outcome.metrics["samples"] = tuning.samples(config, method)
-        outcome.metrics["alone_seconds"] = alone_seconds[method]
+        outcome.metrics.update(found[outcome.replica.method])
 
 
 T = TypeVar("T")

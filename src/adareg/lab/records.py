@@ -12,7 +12,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -63,9 +63,15 @@ class Store:
         who = json.dumps(sorted((record["method"], record["seed"]) for record in records))
         key = hashlib.sha256(who.encode()).hexdigest()[:8]
         path = folder / f"{config.slug}-{config.digest}-{key}.jsonl"
-        lines = [json.dumps(plain(record), allow_nan=False) + "\n" for record in records]
-        _write_atomically(path, "".join(lines).encode())
+        _write_atomically(path, _encoded(records))
         return path
+
+    def rewrite(self, experiment: str, config: Config, change: Callable[[Record], Record]) -> None:
+        """Put something else in the place of each record of a cell."""
+        for path in self._files(f"{experiment}/{config.slug}-{config.digest}-*"):
+            content = _encoded(map(change, _read(path)))
+            packed = gzip.compress(content, mtime=0) if path.suffix == ".gz" else content
+            _write_atomically(path, packed)
 
     def pack(self) -> int:
         """Compress every file that is not; how many there were."""
@@ -124,6 +130,11 @@ class Store:
         import pandas as pd
 
         return pd.DataFrame([_row(record) for record in self.read(experiment)])
+
+
+def _encoded(records: Iterable[Record]) -> bytes:
+    lines = [json.dumps(plain(record), allow_nan=False) + "\n" for record in records]
+    return "".join(lines).encode()
 
 
 def _row(record: Record) -> Record:

@@ -20,6 +20,7 @@ import torch
 import adareg
 from adareg.lab import cell, data, records, tuning
 from adareg.lab.config import Config
+from adareg.lab.costs import name_of
 from adareg.lab.data import Dataset
 from adareg.lab.engine import Progress, Replica, stacks
 from adareg.lab.experiments import Experiment
@@ -254,13 +255,12 @@ def _records(
 
 def environment(device: torch.device) -> dict[str, Any]:
     """Versions, commit, machine and time."""
-    on_gpu = device.type == "cuda"
     return {
         "adareg": adareg.__version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "commit": commit(),
-        "device": torch.cuda.get_device_name(device) if on_gpu else platform.machine(),
+        "device": name_of(device),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 

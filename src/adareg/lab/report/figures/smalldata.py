@@ -48,8 +48,9 @@ def frame(found: Iterable[Study]) -> pd.DataFrame:
     rows = pd.concat([study.frame() for study in found]).reset_index(drop=True)
     parts = [rows[name] for name in _QUALITIES if name in rows]
     quality = parts[0] if len(parts) == 1 else parts[0].fillna(parts[1])
-    cost = rows["alone_seconds"].astype(float) * rows["trainings"].astype(float)
-    return rows.assign(quality=100 * quality.astype(float), cost=cost)
+    one = rows["alone_seconds"].astype(float) / rows["plain_seconds"].astype(float)
+    cost = one * rows["trainings"].astype(float)
+    return rows.assign(quality=100 * quality.astype(float), one=one, cost=cost)
 
 
 def means(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
@@ -210,10 +211,10 @@ def draw_costs(studies: Studies) -> Drawing | None:
         return None
     return Drawing(
         panels=[Panel("quality and cost", partial(_scatter, table=table))],
-        caption="Cost of a method: the seconds that one network takes alone, times the number of "
-        "trainings, trials included; relative to one plain training, geometric mean over cells. "
-        "Samples are those that all trainings see, relative to those of one plain training. "
-        f"{scales(*found)}.",
+        caption="Cost of a method: the time that one network takes alone, relative to a plain one "
+        "beside it, times the number of trainings, trials included; geometric mean over cells, "
+        f"timed on {', '.join(sorted(set(rows['timed_on'])))}. Samples are those that all "
+        f"trainings see, relative to those of one plain training. {scales(*found)}.",
         data=table,
         tables=[_cost_table(table)],
         notes=notes(*found),
@@ -223,19 +224,17 @@ def draw_costs(studies: Studies) -> Drawing | None:
 
 
 def costs(rows: pd.DataFrame) -> pd.DataFrame:
-    """For each method: relative seconds of one training and of all, trainings, samples, rank."""
-    cells = rows.groupby([*CELL, "method"])[["alone_seconds", "cost", "trainings", "samples"]]
-    cell = cells.mean().reset_index()
+    """For each method: cost of one training and of all, a plain one being 1; samples, rank."""
+    columns = ["one", "cost", "trainings", "samples"]
+    cell = rows.groupby([*CELL, "method"])[columns].mean().reset_index()
     plain = cell[cell["method"] == "none"].drop(columns="method")
     both = cell.merge(plain, on=CELL, suffixes=("", "_plain"))
     if both.empty:
         return both
-    for name in ("alone_seconds", "cost", "samples"):
-        both[name] = np.log(both[name].astype(float) / both[f"{name}_plain"].astype(float))
-    columns = ["alone_seconds", "cost", "trainings", "samples"]
-    table = both.groupby("method")[columns].mean().reset_index()
-    for name in ("alone_seconds", "cost", "samples"):
-        table[name] = np.exp(table[name])
+    both["samples"] = both["samples"].astype(float) / both["samples_plain"].astype(float)
+    logs = both.assign(**{name: np.log(both[name]) for name in ("one", "cost", "samples")})
+    table = logs.groupby("method")[columns].mean().reset_index()
+    table = table.assign(**{name: np.exp(table[name]) for name in ("one", "cost", "samples")})
     rank = average_ranks(rows, "quality").mean()
     table = table.assign(rank=table["method"].map(rank))
     order = {name: i for i, name in enumerate(style.ordered(table["method"]))}
@@ -264,7 +263,7 @@ def _cost_table(table: pd.DataFrame) -> Table:
         [
             Cell(_short(str(row["method"])), str(row["method"])),
             number(row["trainings"], 0),
-            number(row["alone_seconds"], 2),
+            number(row["one"], 2),
             number(row["cost"], 1),
             number(row["samples"], 1),
             number(row["rank"], 2),
