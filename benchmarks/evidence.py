@@ -1,7 +1,9 @@
 """The evidence rule against weight decay on small data, and how far each of its constants matters.
 
-python benchmarks/evidence.py compare            a table: none, weight decay, evidence
+python benchmarks/evidence.py compare OUT        OUT.json: none, weight decay, evidence
 python benchmarks/evidence.py sensitivity OUT    OUT.json and OUT.svg: one constant at a time
+
+``docs/tables.py`` makes the table of docs/evidence.md from the first.
 
 Small multilayer perceptrons on data that comes with scikit-learn, Adam, paired seeds.
 """
@@ -131,25 +133,38 @@ def train(name: str, n: int, seed: int, weight_decay: float | None = 0.0) -> dic
     return {"score": 100 * score, "loss": float(loss(answer, truth)), "seconds": seconds}
 
 
-def compare(seeds: int) -> None:
-    """Print the change against no regularizer, and against the best weight decay on test data."""
+def compare(out: Path, seeds: int) -> None:
+    """The change against no regularizer, and against the best weight decay on test data."""
+    record: dict[str, Any] = {"seeds": seeds, "steps": STEPS, "rows": []}
     for name, n in (*CELLS, *HELD_OUT):
-        runs = {
-            w: [train(name, n, seed, w) for seed in range(seeds)]
-            for w in (0.0, *WEIGHT_DECAYS, None)
+        runs: dict[float | None, list[dict[str, float]]] = {
+            w: [] for w in (0.0, *WEIGHT_DECAYS, None)
         }
+        for seed in range(seeds):  # methods take turns, so that noise on the machine hits all
+            for w, each in runs.items():
+                each.append(train(name, n, seed, w))
         score = {w: torch.tensor([r["score"] for r in each]) for w, each in runs.items()}
         loss = {w: sum(r["loss"] for r in each) / seeds for w, each in runs.items()}
-        cost = sum(r["seconds"] for r in runs[None]) / sum(r["seconds"] for r in runs[0.0])
         best = max(WEIGHT_DECAYS, key=lambda w: float(score[w].mean()))
-        gain, over = score[None] - score[0.0], score[None] - score[best]
-        print(
-            f"{name:26s} n={n:4d} none {score[0.0].mean():6.2f} ({loss[0.0]:.3f})  "
-            f"wd {best:g} {score[best].mean() - score[0.0].mean():+6.2f} ({loss[best]:.3f})  "
-            f"evidence {gain.mean():+6.2f}±{gain.std() / seeds**0.5:.2f} ({loss[None]:.3f}), "
-            f"over wd {over.mean():+6.2f}±{over.std() / seeds**0.5:.2f}, cost {cost:.2f}x",
-            flush=True,
-        )
+        row = {
+            "data": name,
+            "n": n,
+            "held_out": (name, n) in HELD_OUT,
+            "none": [float(score[0.0].mean()), loss[0.0]],
+            "best": best,
+            "weight_decay": [*_change(score[best] - score[0.0]), loss[best]],
+            "evidence": [*_change(score[None] - score[0.0]), loss[None]],
+            "over": _change(score[None] - score[best]),
+            "cost": sum(r["seconds"] for r in runs[None]) / sum(r["seconds"] for r in runs[0.0]),
+        }
+        record["rows"].append(row)
+        print(json.dumps(row), flush=True)
+    out.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+def _change(differences: Tensor) -> list[float]:
+    """Mean and standard error."""
+    return [float(differences.mean()), float(differences.std() / len(differences) ** 0.5)]
 
 
 @contextmanager
@@ -208,7 +223,8 @@ def draw(out: Path) -> None:
         ax.axvline(rows["used"], color="0.7", zorder=0)
         ax.set_title(label, fontsize=10)
         ax.set_xscale("linear" if 0 in rows["values"] else "log")
-        ax.set_xticks(rows["values"], [f"{v:.3g}" for v in rows["values"]], rotation=30)
+        labels = [f"{v:.3g}" for v in rows["values"]]
+        ax.set_xticks(rows["values"], labels, rotation=60, fontsize=8)
         ax.minorticks_off()
     axes.flat[-1].axis("off")
     axes.flat[-1].legend(*axes.flat[0].get_legend_handles_labels(), loc="center", frameon=False)
@@ -219,7 +235,7 @@ def draw(out: Path) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     if sys.argv[1:2] == ["compare"]:
-        compare(int(sys.argv[2]) if len(sys.argv) > 2 else 6)
+        compare(Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 6)
     elif sys.argv[1:2] == ["draw"]:
         draw(Path(sys.argv[2]))
     else:

@@ -1,5 +1,9 @@
-"""Write the tables of docs/smalldata.md from the committed records: ``python docs/tables.py``."""
+"""Write the tables of docs/smalldata.md and docs/evidence.md from what is in results/.
 
+python docs/tables.py
+"""
+
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +18,7 @@ from adareg.lab.report import studies, style
 from adareg.lab.report.figures import curves, smalldata
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs/smalldata.md"
+BENCHMARK, RULE = ROOT / "docs/smalldata.md", ROOT / "docs/evidence.md"
 BEGIN, END = "<!-- tables: begin; written by docs/tables.py -->\n", "<!-- tables: end -->"
 
 
@@ -101,11 +105,40 @@ def _name(method: str) -> str:
     return style.label(method).split(" (")[0]
 
 
-def filled(text: str, records: Path) -> str:
-    """The page with its tables."""
+def comparison(record: Path) -> str:
+    """The table of ``benchmarks/evidence.py compare``, as Markdown."""
+    lines = [
+        "| data | n | none | best weight decay | evidence | over weight decay | cost |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for row in json.loads(record.read_text(encoding="utf-8"))["rows"]:
+        name = f"*{row['data']}*" if row["held_out"] else row["data"]
+        score, loss = row["none"]
+        cells = [name, str(row["n"]), f"{score:.2f} ({loss:.3f})"]
+        for method in ("weight_decay", "evidence"):
+            mean, error, loss = row[method]
+            cells.append(f"{mean:+.2f} ± {error:.2f} ({loss:.3f})")
+        mean, error = row["over"]
+        cells += [f"{mean:+.2f} ± {error:.2f}", f"{row['cost']:.2f}x"]
+        lines.append("| " + " | ".join(cells).replace("-", "−") + " |")
+    return "\n".join(lines) + "\n"
+
+
+def filled(text: str, tables: str) -> str:
+    """A page with its tables."""
     head, rest = text.split(BEGIN)
-    return head + BEGIN + tables(records) + END + rest.split(END)[1]
+    return head + BEGIN + tables + END + rest.split(END)[1]
+
+
+def pages() -> dict[Path, str]:
+    """Each page that has tables, as it should be."""
+    made = {
+        BENCHMARK: tables(ROOT / "results/records"),
+        RULE: comparison(ROOT / "results/bench/evidence-compare.json"),
+    }
+    return {page: filled(page.read_text(encoding="utf-8"), text) for page, text in made.items()}
 
 
 if __name__ == "__main__":
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), ROOT / "results/records"), "utf-8")
+    for page, text in pages().items():
+        page.write_text(text, encoding="utf-8")
