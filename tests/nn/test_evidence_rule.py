@@ -540,22 +540,26 @@ def test_errors_say_what_to_do():
     reg = AdaReg(model, "all", rule="evidence", n_samples=40)
     with pytest.raises(ValueError, match="learns the strength"):
         reg.strength = 1.0
-    with pytest.raises(ValueError, match="needs training inputs"):
+    with pytest.raises(RuntimeError, match="needs training inputs: call update.inputs., or attach"):
         reg.update()
+    with pytest.raises(ValueError, match="needs the inputs of these targets"):
+        reg.update(targets=y)
     with pytest.raises(ValueError, match="as many of each"):
         reg.update(x, y[:3])
     with pytest.raises(ValueError, match="expected one label"):
         reg.update(x, y + 5)
     with pytest.raises(ValueError, match="no batch"):
         reg.update([])
-    reg.attach(Adam(model.parameters()), update_every=1)
-    with pytest.raises(RuntimeError, match="no training batch"):
-        reg.update(*reg._evidence.observed())
+    handle = reg.attach(Adam(model.parameters()), update_every=1)
+    with pytest.raises(RuntimeError, match="no training batch was seen: Sequential was not called"):
+        reg.update()
     regression = AdaReg(model, "all", rule="evidence", n_samples=40, likelihood="regression")
     with pytest.raises(ValueError, match="give update\\(\\) the targets"):
         regression.update(x)
+    handle.remove()
+    regression.attach(Adam(model.parameters()))
     with pytest.raises(ValueError, match="needs targets"):
-        regression.attach(Adam(model.parameters()))
+        model(x)
     with pytest.raises(ValueError, match="targets of shape"):
         regression.update(x, torch.zeros(40, 3))
     images = AdaReg(nn.Conv2d(1, 2, 1), rule="evidence", n_samples=4)

@@ -136,13 +136,20 @@ def call(model: nn.Module, inputs: Inputs) -> Any:
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
 
 
+def logits(outputs: Any) -> Any:
+    """What a model returned, or its part of that name."""
+    if isinstance(outputs, Mapping):
+        return outputs.get("logits")
+    return getattr(outputs, "logits", outputs)
+
+
 def as_outputs(outputs: Any) -> Tensor:
     """The model's outputs as (samples, classes or targets)."""
-    found = getattr(outputs, "logits", outputs)
+    found = logits(outputs)
     if not isinstance(found, Tensor):
         raise TypeError(
             f"the model returned {type(outputs).__name__}; rule='evidence' needs a tensor of "
-            f"outputs, or an object with one in .logits"
+            f"outputs, or an object or dict with one named logits"
         )
     found = found.unsqueeze(-1) if found.ndim == 1 else found
     if found.ndim != 2:
