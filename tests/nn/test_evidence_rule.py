@@ -60,7 +60,7 @@ def as_matrix(kind, gradient):
         return gradient.reshape(2, gradient.shape[0] // 2, -1)
     if kind == "transposed":  # (in, out, *kernel)
         return gradient.swapaxes(0, 1).reshape(1, gradient.shape[1], -1)
-    if kind == "embedding":
+    if kind in ("embedding", "positions"):
         return gradient.T.reshape(1, gradient.shape[1], -1)
     if kind == "attention":
         return gradient.reshape(3, gradient.shape[0] // 3, -1)
@@ -86,6 +86,17 @@ class Twice(nn.Module):
 
     def forward(self, x):
         return self.layer(self.layer(x).tanh())
+
+
+class Positions(nn.Module):
+    """A layer whose output all samples share."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.Embedding(5, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head((x + self.layer(torch.arange(5)[None])).tanh().mean(1))
 
 
 MODELS = {
@@ -131,6 +142,7 @@ MODELS = {
     ),
     "attention": (Attending, (3, 4), "layer.in_proj_weight"),
     "twice": (Twice, (4,), "layer.weight"),
+    "positions": (Positions, (5, 4), "layer.weight"),
 }
 
 

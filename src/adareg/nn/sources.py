@@ -54,9 +54,9 @@ class Given:
 class Observed:
     """The latest batches that a model was trained on.
 
-    A classifier's labels are read off the loss's gradient at the logits, ``p − y`` but for a
-    positive factor: its one negative entry. They are known once a backward pass has been made.
-    Targets of a regression cannot be told so; they are the model's argument ``labels``.
+    Targets are the model's argument ``labels`` if it has one. Else a classifier's are read off
+    the loss's gradient at the logits, ``p − y`` but for a positive factor: its one negative entry.
+    They are known once a backward pass has been made. Those of a regression cannot be told so.
     """
 
     def __init__(self, n_samples: int, needs_targets: bool = False) -> None:
@@ -83,21 +83,30 @@ class Observed:
             return
         if not isinstance(logits, Tensor) or not logits.requires_grad:
             return
-        labels: list[Tensor] = []
-        inputs: Inputs = each(args or kwargs, lambda x: x.detach().clone())
         if args and kwargs:
             raise ValueError(
                 "the model is called with positional and keyword arguments; "
-                "give attach() the training data: data=(inputs, targets)"
+                "give the training data: data=(inputs, targets)"
             )
-        if self._needs_targets:
-            labels.append(_targets_in(inputs))
-        else:
-            answer = logits.detach()
-            logits.register_hook(lambda grad: labels.append(_labels_from(grad.detach(), answer)))
-        self._recent.append((inputs, labels))
+        inputs: Inputs = each(args or kwargs, lambda x: x.detach().clone())
+        self._recent.append((inputs, self._targets(inputs, logits)))
         while sum(size(x) for x, _ in list(self._recent)[1:]) >= self._most:
             self._recent.popleft()
+
+    def _targets(self, inputs: Inputs, logits: Tensor) -> list[Tensor]:
+        """A list of the targets, or one that they will be in after the backward pass."""
+        answer, known = logits.detach(), []
+        given = inputs.get("labels") if isinstance(inputs, Mapping) else None
+        if isinstance(given, Tensor):
+            known.append(given if self._needs_targets else _without_gaps(given, answer))
+        elif self._needs_targets:
+            raise ValueError(
+                "likelihood='regression' learns the noise and so needs targets: give "
+                "data=(inputs, targets), or a data loader; or call the model with labels=…"
+            )
+        else:
+            logits.register_hook(lambda grad: known.append(_labels_from(grad.detach(), answer)))
+        return known
 
     def batch(self) -> tuple[Any, Tensor | None]:
         """Inputs and targets for an update."""
@@ -126,14 +135,11 @@ def _labels_from(grad: Tensor, logits: Tensor) -> Tensor:
     return torch.where((grad == 0).all(-1), logits.argmax(-1), grad.argmin(-1))
 
 
-def _targets_in(inputs: Any) -> Tensor:
-    targets = inputs.get("labels") if isinstance(inputs, Mapping) else None
-    if not isinstance(targets, Tensor):
-        raise ValueError(
-            "likelihood='regression' learns the noise and so needs targets: give attach(), or the "
-            "callback, data=(inputs, targets) or a data loader; or call the model with labels=…"
-        )
-    return targets
+def _without_gaps(labels: Tensor, logits: Tensor) -> Tensor:
+    """Labels; of a sample that the loss ignores, what is predicted."""
+    if labels.shape != logits.shape[:-1]:
+        return labels  # an update tells what is wrong
+    return torch.where(labels < 0, logits.argmax(-1), labels)
 
 
 def enough(batches: Iterable[Any]) -> Iterator[Any]:
