@@ -46,17 +46,31 @@ class Batches:
         self.position = state["position"]
 
 
-def module(base=lightning.LightningModule, dtype=torch.float64, optimizer=SGD, lr=0.1):
+class Network(nn.Module):
+    def __init__(self, dtype=torch.float64):
+        super().__init__()
+        self.model = make_model(dtype)
+
+    def forward(self, x):
+        return self.model(x)
+
+
+def module(
+    base=lightning.LightningModule, dtype=torch.float64, optimizer=SGD, lr=0.1, loss=cross_entropy
+):
     class Classifier(base):
         def __init__(self):
             super().__init__()
             self.model = make_model(dtype)
 
+        def forward(self, x):
+            return self.model(x)
+
         def training_step(self, batch, _):
             x, y = batch
-            loss = cross_entropy(self.model(x), y)
-            self.log("loss", loss)
-            return loss
+            value = loss(self(x), y)
+            self.log("loss", value)
+            return value
 
         def configure_optimizers(self):
             return optimizer(self.parameters(), lr=lr)
@@ -79,21 +93,31 @@ def fit(model, callbacks, epochs=4, ckpt_path=None, loader=None, package=lightni
     return trainer
 
 
-def plain(mode="coupled", epochs=4, accumulate=1, clip=None, every=None, optimizer=SGD, **settings):
+def plain(
+    mode="coupled",
+    epochs=4,
+    accumulate=1,
+    clip=None,
+    every=None,
+    optimizer=SGD,
+    loss=cross_entropy,
+    data=None,
+    **settings,
+):
     """The same training, written out."""
-    model = nn.ModuleDict({"model": make_model(torch.float64)})
+    model = Network()
     adam = optimizer(model.parameters(), lr=0.1)
     reg = AdaReg(model, **{**STRONG, **settings})
-    reg.attach(adam, mode, update_every=every)
+    reg.attach(adam, mode, update_every=every, data=data)
     for _ in range(epochs):
         for i, (x, y) in enumerate(Batches()):
-            (cross_entropy(model["model"](x), y) / accumulate).backward()
+            (loss(model(x), y) / accumulate).backward()
             if (i + 1) % accumulate == 0:
                 if clip:
                     nn.utils.clip_grad_norm_(model.parameters(), clip)
                 adam.step()
                 adam.zero_grad()
-        if every is None:
+        if every is None and reg.rule != "evidence":
             reg.update()
     return model
 

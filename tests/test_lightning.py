@@ -4,15 +4,14 @@ import pytest
 import pytorch_lightning
 import torch
 from lightning.pytorch.plugins.precision import MixedPrecision
-from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Adam
 from torch.utils.data import DataLoader, IterableDataset
 
 from adareg import AdaReg
 from adareg.lightning import AdaRegCallback
-from lightning_training import BATCH, MARKS, STRONG, Batches, Gan, N, fit, module, plain
-from training import DEVICES, assert_close, assert_equal, make_data, make_model
+from lightning_training import BATCH, MARKS, STRONG, Batches, Gan, N, Network, fit, module, plain
+from training import DEVICES, assert_close, assert_equal, make_data
 
 pytestmark = MARKS
 
@@ -33,7 +32,7 @@ def test_accumulates_and_clips_as_the_plain_loop_does(mode):
     fit(model, [AdaRegCallback(**STRONG, mode=mode)], **options)
     assert_close(model, plain(mode, accumulate=3, clip=0.05), rtol=1e-12, atol=1e-13)
     unclipped = plain(mode, accumulate=3)
-    assert not torch.allclose(model.model[2].weight, unclipped["model"][2].weight, atol=1e-4)
+    assert not torch.allclose(model.model[2].weight, unclipped.model[2].weight, atol=1e-4)
 
 
 def test_pytorch_lightning_trainer_takes_it():
@@ -46,13 +45,13 @@ def test_every_n_epochs_and_layers_by_name():
     model, callback = module(), AdaRegCallback("model.0", **STRONG, every_n_epochs=3)
     fit(model, [callback], epochs=5)
     assert list(callback.regularizer.layers) == ["model.0"]
-    reference = nn.ModuleDict({"model": make_model(torch.float64)})
+    reference = Network()
     sgd, reg = SGD(reference.parameters(), 0.1), AdaReg(reference, "model.0", **STRONG)
     reg.attach(sgd)
     for epoch in range(5):
         for x, y in Batches():
             sgd.zero_grad()
-            cross_entropy(reference["model"](x), y).backward()
+            cross_entropy(reference(x), y).backward()
             sgd.step()
         if epoch == 2:
             reg.update()
@@ -64,7 +63,7 @@ def test_manual_optimization_with_several_optimizers(optimizer):
     model, plain_second = Gan(), Gan()
     fit(plain_second, [])
     fit(model, [AdaRegCallback("first.2", **STRONG, optimizer=optimizer)])
-    assert_equal(model.first, plain()["model"])
+    assert_equal(model.first, plain().model)
     assert_equal(model.second, plain_second.second)
 
 
@@ -72,7 +71,7 @@ def test_one_callback_for_each_optimizer():
     callbacks = [AdaRegCallback(n, **STRONG, prefix=f"{n}/") for n in ("first", "second")]
     model = Gan()
     trainer = fit(model, callbacks)
-    assert_equal(model.first, plain(layers="all")["model"])
+    assert_equal(model.first, plain(layers="all").model)
     assert {"first/penalty", "second/second.2/stable_rank"} <= trainer.callback_metrics.keys()
 
 
@@ -110,8 +109,9 @@ def precision_options(precision, device):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("mode", ["coupled", "proximal"])
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "16-mixed"])
-def test_lower_precision_trains(precision, mode, device):
-    callback = AdaRegCallback(**STRONG, mode=mode, every_n_steps=4)
+@pytest.mark.parametrize("settings", [STRONG, {"layers": "all", "rule": "evidence"}])
+def test_lower_precision_trains(settings, precision, mode, device):
+    callback = AdaRegCallback(**settings, mode=mode, every_n_steps=4)
     model = module(dtype=torch.float32)
     x, y = make_data(N)
     before = cross_entropy(model.model(x), y)

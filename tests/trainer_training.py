@@ -25,19 +25,22 @@ STRONG = {"strength": 0.05, "bounds": (0.1, 10)}
 class Classifier(nn.Module):
     """A model as the Trainer wants it, which remembers the batches it was given."""
 
-    def __init__(self, dtype=torch.float64):
+    def __init__(self, dtype=torch.float64, loss=cross_entropy):
         super().__init__()
         self.model = make_model(dtype)
+        self.loss = loss
         self.batches = []
 
     def forward(self, x, labels):
-        self.batches.append((x, labels))
+        if self.training:
+            self.batches.append((x, labels))
         logits = self.model(x)
-        return {"loss": cross_entropy(logits, labels), "logits": logits}
+        return {"loss": self.loss(logits, labels), "logits": logits}
 
 
-def dataset(dtype=torch.float64):
+def dataset(dtype=torch.float64, targets=None):
     x, y = make_data(N, dtype)
+    y = y if targets is None else targets
     return [{"x": a, "labels": b} for a, b in zip(x, y, strict=True)]
 
 
@@ -59,20 +62,30 @@ def make_trainer(path, model, callbacks, epochs=4, optimizer=SGD, data=None, **o
     return Trainer(model, arguments, train_dataset=data, callbacks=callbacks, optimizers=optimizers)
 
 
-def plain(batches, mode, accumulate=1, clip=None, every=None, optimizer=SGD):
+def plain(
+    batches,
+    mode="coupled",
+    accumulate=1,
+    clip=None,
+    every=None,
+    optimizer=SGD,
+    loss=cross_entropy,
+    data=None,
+    **settings,
+):
     """The same training on the same batches, written out."""
-    model = Classifier()
+    model = Classifier(loss=loss)
     optimizer = optimizer(model.parameters(), lr=0.05)
-    reg = AdaReg(model, **STRONG)
-    reg.attach(optimizer, mode, update_every=every)
+    reg = AdaReg(model, **{**STRONG, **settings})
+    reg.attach(optimizer, mode, update_every=every, data=data)
     per_epoch = N // BATCH
     for i, (x, labels) in enumerate(batches):
-        (model(x, labels)["loss"] / accumulate).backward()
+        (model(x=x, labels=labels)["loss"] / accumulate).backward()
         if (i + 1) % accumulate == 0:
             if clip:
                 nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
             optimizer.zero_grad()
-        if (i + 1) % per_epoch == 0 and every is None:
+        if (i + 1) % per_epoch == 0 and every is None and reg.rule != "evidence":
             reg.update()
     return model

@@ -10,9 +10,10 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import nn
 from torch.optim import Optimizer
 
-from adareg._callback import Run, Settings
+from adareg._callback import Run, Settings, network, submodules
 from adareg._optional import require
 from adareg.core.spectrum import BOUNDS
 from adareg.nn.regularizer import AdaReg
@@ -38,15 +39,25 @@ class AdaRegCallback(Callback):
 
     Args:
         layers: as for :class:`adareg.AdaReg`; names are those in the LightningModule, for
-            example ``"model.head"``.
-        strength: λ > 0, or ``"auto"`` for 1/(2n), n being ``n_samples`` or else the length of the
-            train dataloader's dataset.
+            example ``"model.head"``, or in its submodule ``model``.
+        strength: λ > 0, or ``"auto"`` for 1/(2n), n being ``n_samples``.
         bounds: smallest and largest eigenvalue (u, v) of every precision.
-        rule: ``"alternating"``, ``"joint"`` or ``"official"``.
+        rule: ``"alternating"``, ``"joint"`` or ``"official"``; or ``"evidence"``, which has no
+            use for strength and bounds.
         mode: ``"coupled"`` or ``"proximal"``; see :meth:`adareg.AdaReg.attach`.
-        every_n_epochs: set the precisions anew after every so many epochs; 1 if nothing is said.
+        every_n_epochs: set the precisions anew after every so many epochs; 1 if nothing is said,
+            but ``rule="evidence"`` then does so after 50 steps and whenever their number has grown
+            by 30 %.
         every_n_steps: the same by steps of the optimizer; not together with the former.
-        n_samples: size of the training set, for ``strength="auto"``.
+        n_samples: size of the training set, for ``strength="auto"`` and ``rule="evidence"``; the
+            length of the train dataloader's dataset unless given.
+        likelihood: for ``rule="evidence"``, as for :class:`adareg.AdaReg`.
+        loss_scale: likewise.
+        model: regularize the submodule of this name, as if it were the whole; layers then have
+            their names in it. For ``rule="evidence"`` it is that with which ``training_step`` makes
+            outputs from inputs: ``"net"`` for ``self.net(x)``, nothing for ``self(x)``.
+        data: for ``rule="evidence"``, as for :meth:`adareg.AdaReg.attach`: ``(inputs, targets)``
+            or a loader, in the form that the model takes. Needed for regression.
         optimizer: which of several optimizers, by index or by the name of its class; needed only
             if more than one holds the selected weights.
         log: log :meth:`adareg.AdaReg.metrics` at the end of every epoch, to any logger.
@@ -67,6 +78,10 @@ class AdaRegCallback(Callback):
         every_n_epochs: int | None = None,
         every_n_steps: int | None = None,
         n_samples: int | None = None,
+        likelihood: str | None = None,
+        loss_scale: float | None = None,
+        model: str | None = None,
+        data: Any = None,
         optimizer: int | str | None = None,
         log: bool = True,
         prefix: str = "adareg/",
@@ -80,6 +95,10 @@ class AdaRegCallback(Callback):
             every_n_epochs=every_n_epochs,
             every_n_steps=every_n_steps,
             n_samples=n_samples,
+            likelihood=likelihood,
+            loss_scale=loss_scale,
+            model=model,
+            data=data,
         )
         self.optimizer = optimizer
         self._logs = log  # Lightning puts a method of its own at self.log
@@ -102,15 +121,17 @@ class AdaRegCallback(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Make the regularizer, or go on with it, and attach it to the optimizer."""
         self._detach()
-        if self._run is None or not self._continues(trainer, pl_module):
+        model, epochs = network(self.settings, pl_module), trainer.current_epoch
+        if self.settings.learns_from_data:
+            _refuse_without_forward(model)
+        if self._run is None or not self._continues(trainer, model):
             dataset = getattr(trainer.train_dataloader, "dataset", None)
-            layers, epochs = self.settings.layers, trainer.current_epoch
-            self._run = Run(self.settings, pl_module, layers, dataset, epochs)
+            self._run = Run(self.settings, model, self.settings.layers, dataset, epochs)
         if self._loaded is not None:
             self._run.load_state_dict(self._loaded)
             self._loaded = None
-        self._run.after_epochs(trainer.current_epoch)  # saved between last step and epoch's end
-        self._run.attach(_choose(trainer.optimizers, self.optimizer, self._run.regularizer))
+        optimizer = _choose(trainer.optimizers, self.optimizer, self._run.regularizer)
+        self._run.attach(optimizer, epochs)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Update, then log; before any checkpoint of this moment is written."""
@@ -156,13 +177,23 @@ class AdaRegCallback(Callback):
         else:
             self._loaded = state_dict
 
-    def _continues(self, trainer: Trainer, pl_module: LightningModule) -> bool:
+    def _continues(self, trainer: Trainer, model: nn.Module) -> bool:
         """Whether this is one more fit of the same model by the same trainer."""
-        return self.regularizer.model is pl_module and trainer.global_step > 0
+        return self.regularizer.model is model and trainer.global_step > 0
 
     def _detach(self) -> None:
         if self._run is not None:
             self._run.detach()
+
+
+def _refuse_without_forward(model: nn.Module) -> None:
+    name = getattr(model.forward, "__qualname__", "")
+    if name in ("LightningModule.forward", "_forward_unimplemented"):
+        raise ValueError(
+            f"rule='evidence' must be able to call the network, and {type(model).__name__} has no "
+            f"forward(); give model=<the submodule that training_step calls> "
+            f"({submodules(model)}), or define forward() and call self(…)"
+        )
 
 
 def _choose(optimizers: Sequence[Optimizer], wanted: int | str | None, reg: AdaReg) -> Optimizer:

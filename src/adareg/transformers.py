@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from adareg._callback import Run, Settings
+from adareg._callback import Run, Settings, network
 from adareg._optional import require
 from adareg.core.spectrum import BOUNDS
 from adareg.nn.attach import innermost
@@ -72,14 +72,23 @@ class AdaRegCallback(TrainerCallback):
 
     Args:
         layers: as for :class:`adareg.AdaReg`, except that ``"last"`` is :func:`find_head`.
-        strength: λ > 0, or ``"auto"`` for 1/(2n), n being ``n_samples`` or else the length of the
-            training set.
+        strength: λ > 0, or ``"auto"`` for 1/(2n), n being ``n_samples``.
         bounds: smallest and largest eigenvalue (u, v) of every precision.
-        rule: ``"alternating"``, ``"joint"`` or ``"official"``.
+        rule: ``"alternating"``, ``"joint"`` or ``"official"``; or ``"evidence"``, which has no
+            use for strength and bounds.
         mode: ``"coupled"`` or ``"proximal"``; see :meth:`adareg.AdaReg.attach`.
-        every_n_epochs: set the precisions anew after every so many epochs; 1 if nothing is said.
+        every_n_epochs: set the precisions anew after every so many epochs; 1 if nothing is said,
+            but ``rule="evidence"`` then does so after 50 steps and whenever their number has grown
+            by 30 %.
         every_n_steps: the same by optimizer steps; needed if the training set has no length.
-        n_samples: size of the training set, for ``strength="auto"``.
+        n_samples: size of the training set, for ``strength="auto"`` and ``rule="evidence"``; its
+            length unless given.
+        likelihood: for ``rule="evidence"``, as for :class:`adareg.AdaReg`.
+        loss_scale: likewise.
+        model: regularize the submodule of this name, as if it were the whole; layers then have
+            their names in it. Of use for ``rule="evidence"`` if the model returns no ``logits``.
+        data: for ``rule="evidence"``, as for :meth:`adareg.AdaReg.attach`. Without it the latest
+            batches are used, and in regression their ``labels``.
         log: add :meth:`adareg.AdaReg.metrics` to what the Trainer logs of the training.
         prefix: of the logged names; two callbacks in one Trainer need two of them.
 
@@ -100,6 +109,10 @@ class AdaRegCallback(TrainerCallback):
         every_n_epochs: int | None = None,
         every_n_steps: int | None = None,
         n_samples: int | None = None,
+        likelihood: str | None = None,
+        loss_scale: float | None = None,
+        model: str | None = None,
+        data: Any = None,
         log: bool = True,
         prefix: str = "adareg/",
     ) -> None:
@@ -112,6 +125,10 @@ class AdaRegCallback(TrainerCallback):
             every_n_epochs=every_n_epochs,
             every_n_steps=every_n_steps,
             n_samples=n_samples,
+            likelihood=likelihood,
+            loss_scale=loss_scale,
+            model=model,
+            data=data,
         )
         self.log = log
         self.prefix = prefix
@@ -140,7 +157,7 @@ class AdaRegCallback(TrainerCallback):
     ) -> None:
         """Make the regularizer, or restore it, and attach it to the optimizer."""
         self._detach()
-        model, loader = kwargs["model"], kwargs["train_dataloader"]
+        model, loader = network(self.settings, kwargs["model"]), kwargs["train_dataloader"]
         optimizer = innermost(kwargs["optimizer"])
         if self.settings.epochs is not None and not _has_length(loader):
             raise ValueError("the training set has no length and so no epochs; give every_n_steps")
@@ -149,8 +166,7 @@ class AdaRegCallback(TrainerCallback):
         epochs = math.floor(state.epoch or 0)
         self._run = Run(self.settings, model, layers, getattr(loader, "dataset", None), epochs)
         self._restore(optimizer, state)
-        self._run.after_epochs(epochs)  # saved between an epoch's last step and its end
-        self._run.attach(optimizer)
+        self._run.attach(optimizer, epochs)
         self._saving = optimizer.register_state_dict_post_hook(self._save)
         self._warn_of_reporters(args)
 

@@ -163,6 +163,43 @@ def test_labels_of_samples_that_the_loss_ignores():
     assert torch.equal(inputs[0], x)
 
 
+@pytest.mark.parametrize("likelihood", ["classification", "regression"])
+def test_labels_that_the_model_is_called_with(likelihood):
+    """Beside them there may be values that have no samples."""
+
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = mlp()
+
+        def forward(self, x, labels, factor, share):
+            logits = self.net(x)
+            if labels.is_floating_point():
+                return {"logits": logits, "loss": mse_loss(logits, labels)}
+            loss = cross_entropy(logits, labels) * factor * share
+            return {"logits": logits.clone(), "loss": loss}  # a copy without a gradient
+
+    x, y = samples()
+    ignored = torch.arange(60) % 2 == 0
+    labels = torch.where(ignored, -100, y) if likelihood == "classification" else x[:, :3] + 1
+    model = Own()
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    reg = regularizer(model, likelihood=likelihood)
+    reg.attach(optimizer, update_every=6)
+    for part in torch.arange(60).split(10):
+        batch = {"x": x[part], "labels": labels[part], "factor": torch.tensor(2.0), "share": 0.5}
+        model(**batch)["loss"].backward()
+        optimizer.step()
+    inputs, found = reg._evidence.observed()
+    assert torch.equal(inputs["x"], x)
+    if likelihood == "classification":
+        assert torch.equal(found[~ignored], y[~ignored])
+        assert torch.equal(found[ignored], model.net(x).argmax(1)[ignored])
+    else:
+        assert torch.equal(found, labels)
+    assert reg.metrics()["updates"] == 1
+
+
 def test_what_was_seen_is_kept_whatever_becomes_of_the_buffer():
     x, y = samples()
     buffer = torch.empty(10, 8)

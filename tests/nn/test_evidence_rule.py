@@ -60,7 +60,7 @@ def as_matrix(kind, gradient):
         return gradient.reshape(2, gradient.shape[0] // 2, -1)
     if kind == "transposed":  # (in, out, *kernel)
         return gradient.swapaxes(0, 1).reshape(1, gradient.shape[1], -1)
-    if kind == "embedding":
+    if kind in ("embedding", "positions"):
         return gradient.T.reshape(1, gradient.shape[1], -1)
     if kind == "attention":
         return gradient.reshape(3, gradient.shape[0] // 3, -1)
@@ -86,6 +86,17 @@ class Twice(nn.Module):
 
     def forward(self, x):
         return self.layer(self.layer(x).tanh())
+
+
+class Positions(nn.Module):
+    """A layer whose output all samples share."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.Embedding(5, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head((x + self.layer(torch.arange(5)[None])).tanh().mean(1))
 
 
 MODELS = {
@@ -131,6 +142,7 @@ MODELS = {
     ),
     "attention": (Attending, (3, 4), "layer.in_proj_weight"),
     "twice": (Twice, (4,), "layer.weight"),
+    "positions": (Positions, (5, 4), "layer.weight"),
 }
 
 
@@ -278,7 +290,7 @@ def test_updates_are_repeatable_and_read_a_loader_without_touching_the_random_st
         reg = AdaReg(model, "all", rule="evidence", n_samples=40)
         handle = reg.attach(Adam(model.parameters()), data=data)
         random = torch.get_rng_state()
-        reg.update(*reg._evidence.observed())
+        reg.update()
         assert torch.equal(torch.get_rng_state(), random)
         handle.remove()
         made.append(reg.priors["0"].col.dense())
@@ -305,6 +317,7 @@ def test_strength_is_the_priors_share_of_the_loss():
     x, y = classes()
     reg = AdaReg(mlp(), "all", rule="evidence", n_samples=40, loss_scale=2.0)
     reg.update(x, y)
+    assert not any("clipped" in key for key in reg.metrics())  # there are no bounds
     assert reg.strength == pytest.approx(2 * reg.metrics()["noise"] / (2 * 40))
     targets = torch.randn(40, 5)
     reg = AdaReg(mlp(), "all", rule="evidence", n_samples=40, likelihood="regression")
@@ -540,22 +553,26 @@ def test_errors_say_what_to_do():
     reg = AdaReg(model, "all", rule="evidence", n_samples=40)
     with pytest.raises(ValueError, match="learns the strength"):
         reg.strength = 1.0
-    with pytest.raises(ValueError, match="needs training inputs"):
+    with pytest.raises(RuntimeError, match="needs training inputs: call update.inputs., or attach"):
         reg.update()
+    with pytest.raises(ValueError, match="needs the inputs of these targets"):
+        reg.update(targets=y)
     with pytest.raises(ValueError, match="as many of each"):
         reg.update(x, y[:3])
     with pytest.raises(ValueError, match="expected one label"):
         reg.update(x, y + 5)
     with pytest.raises(ValueError, match="no batch"):
         reg.update([])
-    reg.attach(Adam(model.parameters()), update_every=1)
-    with pytest.raises(RuntimeError, match="no training batch"):
-        reg.update(*reg._evidence.observed())
+    handle = reg.attach(Adam(model.parameters()), update_every=1)
+    with pytest.raises(RuntimeError, match="no training batch was seen: Sequential was not called"):
+        reg.update()
     regression = AdaReg(model, "all", rule="evidence", n_samples=40, likelihood="regression")
     with pytest.raises(ValueError, match="give update\\(\\) the targets"):
         regression.update(x)
+    handle.remove()
+    regression.attach(Adam(model.parameters()))
     with pytest.raises(ValueError, match="needs targets"):
-        regression.attach(Adam(model.parameters()))
+        model(x)
     with pytest.raises(ValueError, match="targets of shape"):
         regression.update(x, torch.zeros(40, 3))
     images = AdaReg(nn.Conv2d(1, 2, 1), rule="evidence", n_samples=4)

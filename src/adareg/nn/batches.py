@@ -1,4 +1,8 @@
-"""Batches of model inputs: a tensor, or a tuple or dict of the model's arguments."""
+"""Batches of model inputs: a tensor, or a tuple or dict of the model's arguments.
+
+Their tensors have samples along the first dimension; those without dimensions, like other
+values, are the same for all samples.
+"""
 
 from __future__ import annotations
 
@@ -35,15 +39,19 @@ def form(inputs: Any) -> Any:
 
 def take(inputs: Any, index: Tensor | slice) -> Any:
     """Some samples of a batch."""
-    return each(inputs, lambda x: x[index.to(x.device) if isinstance(index, Tensor) else index])
+
+    def some(x: Tensor) -> Tensor:
+        return x[index.to(x.device) if isinstance(index, Tensor) else index] if x.ndim else x
+
+    return each(inputs, some)
 
 
 def size(inputs: Any) -> int:
-    """The number of samples in a batch: the length of its first tensor."""
+    """The number of samples in a batch: the length of its first tensor that has one."""
     if isinstance(inputs, Tensor):
         return len(inputs)
     values = inputs.values() if isinstance(inputs, Mapping) else inputs
-    lengths = [len(value) for value in values if isinstance(value, Tensor)]
+    lengths = [len(value) for value in values if isinstance(value, Tensor) and value.ndim]
     if not lengths:
         raise TypeError(f"a batch of inputs without a tensor: {type(inputs).__name__}")
     return lengths[0]
@@ -56,7 +64,7 @@ def joined(batches: Iterable[Any]) -> Any:
         raise ValueError("update() got no batch of inputs")
     first = several[0]
     if isinstance(first, Tensor):
-        return torch.cat(several)
+        return torch.cat(several) if first.ndim else several[-1]
     if isinstance(first, Mapping):
         return {key: joined([batch[key] for batch in several]) for key in first}
     if isinstance(first, tuple | list):

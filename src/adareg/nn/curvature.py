@@ -136,13 +136,20 @@ def call(model: nn.Module, inputs: Inputs) -> Any:
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
 
 
+def logits(outputs: Any) -> Any:
+    """What a model returned, or its part of that name."""
+    if isinstance(outputs, Mapping):
+        return outputs.get("logits")
+    return getattr(outputs, "logits", outputs)
+
+
 def as_outputs(outputs: Any) -> Tensor:
     """The model's outputs as (samples, classes or targets)."""
-    found = getattr(outputs, "logits", outputs)
+    found = logits(outputs)
     if not isinstance(found, Tensor):
         raise TypeError(
             f"the model returned {type(outputs).__name__}; rule='evidence' needs a tensor of "
-            f"outputs, or an object with one in .logits"
+            f"outputs, or an object or dict with one named logits"
         )
     found = found.unsqueeze(-1) if found.ndim == 1 else found
     if found.ndim != 2:
@@ -189,8 +196,12 @@ class _Recorder:
         self.normalised |= {n for n, layer in self._layers.items() if layer.module is before}
 
     def differentiate(self, outputs: Tensor, directions: Tensor) -> None:
-        """Gradients at the output of every layer that was called once, (draws, m, …)."""
+        """Gradients at the output of every layer that was called once, (draws, m, …).
+
+        But not where all samples have one output in common, as that of positions in a text.
+        """
         once = {m: calls[0][1] for m, calls in self._calls.items() if len(calls) == 1}
+        once = {m: z for m, z in once.items() if len(z) == len(outputs)}
         at = [z for z in once.values() if z.requires_grad]
         if not at:
             return
@@ -204,7 +215,7 @@ class _Recorder:
         ]
         modules = [m for m, z in once.items() if z.requires_grad]
         for module, each in zip(modules, zip(*rows, strict=True), strict=True):
-            grads = torch.stack(each)
+            grads = torch.stack(each).to(outputs.dtype)  # a model may use autocast inside
             if along is not directions:  # a direction's gradient is a sum of unit vectors'
                 grads = torch.einsum("rmk,km...->rm...", directions, grads)
             self._grads[module] = grads
@@ -263,6 +274,7 @@ def _is_mapped(layer: Layer) -> bool:
 def _local(layer: Layer, a: Tensor, grads: Tensor) -> Tensor:
     """Weight gradients of each sample from a layer's inputs and gradients at its outputs."""
     module, weight = layer.module, layer.weight.detach()
+    a, grads = a.to(weight.dtype) if a.is_floating_point() else a, grads.to(weight.dtype)
 
     def one(x: Tensor, g: Tensor) -> Tensor:
         def output(w: Tensor) -> Tensor:

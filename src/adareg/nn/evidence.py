@@ -184,20 +184,18 @@ class Evidence:
 
     def observe(self, model: nn.Module, data: Any) -> list[RemovableHandle]:
         """Take what updates need from ``data``, or else from what the model is trained on."""
-        if data is None and self.likelihood == "regression":
-            raise ValueError(
-                "likelihood='regression' learns the noise and so needs targets: "
-                "attach(optimizer, data=(inputs, targets)), or a data loader"
-            )
-        self._source = Given(data) if data is not None else Observed(self.n_samples)
+        if data is not None:
+            self._source = Given(data)
+        else:
+            self._source = Observed(self.n_samples, needs_targets=self.likelihood == "regression")
         return self._source.watch(model)
 
     def observed(self) -> tuple[Any, Tensor | None]:
         """Inputs, and targets if there are any."""
         if self._source is None:
             raise RuntimeError(
-                "no training data are known: the rule has changed since attach(); call remove() "
-                "on its handle and attach again"
+                "rule='evidence' needs training inputs: call update(inputs), or attach() first, "
+                "anew if the rule has changed since"
             )
         return self._source.batch()
 

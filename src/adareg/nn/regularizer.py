@@ -24,6 +24,7 @@ from adareg.nn.distributed import Team, group_of, solve_together
 from adareg.nn.evidence import Correlations, Evidence
 from adareg.nn.groups import Group, make_groups, placement
 from adareg.nn.select import Layer, Selection, by_name, select
+from adareg.nn.sources import Given
 from adareg.nn.state import collapsed, completed, is_identity, padded
 
 _FORMAT = 1
@@ -139,7 +140,7 @@ class AdaReg:
         Args:
             inputs: for ``rule="evidence"`` alone: some of the training inputs, at best all or
                 300; a tensor, a tuple or a dict of the model's arguments, or an iterable of
-                such batches.
+                such batches. Without them, those that :meth:`attach` was given or has seen.
             targets: what belongs to the inputs; needed for regression.
 
         Raises:
@@ -163,10 +164,12 @@ class AdaReg:
             self._groups = [Group(groups[name].layers, solved[name]) for name in groups]
 
     def _update_evidence(self, inputs: Any, targets: Tensor | None) -> None:
-        if inputs is None:
-            raise ValueError("rule='evidence' needs training inputs: update(inputs)")
-        self._refuse_processes()
         assert self._evidence is not None
+        if inputs is None and targets is None:
+            inputs, targets = self._evidence.observed()
+        if inputs is None:
+            raise ValueError("rule='evidence' needs the inputs of these targets: update(inputs, y)")
+        self._refuse_processes()
         solved = self._evidence.update(self.model, self._layers, self.priors, inputs, targets)
         self._regroup(solved)
 
@@ -216,7 +219,8 @@ class AdaReg:
                 and whenever their number has grown by 30 %.
             data: for ``rule="evidence"``: ``(inputs, targets)`` of the training set, or an
                 iterable of such pairs, a data loader for example. Without it the inputs of the
-                latest training batches are used, which is enough for classification.
+                latest training batches are used, which is enough for classification, and for
+                regression if the model is called with its targets as ``labels=…``.
 
         Returns:
             A handle; ``handle.remove()`` detaches.
@@ -232,8 +236,7 @@ class AdaReg:
             raise ValueError(f"update_every={update_every!r}: expected a positive integer or None")
         if self._attachment is not None and self._attachment.active:
             raise RuntimeError("this AdaReg is attached already; call remove() on its handle first")
-        if self._evidence is None and data is not None:
-            raise ValueError(f"data is used with rule='evidence' alone, not {self.rule!r}")
+        _check_data(self.rule, data)
         handles = []
         if self._evidence is not None:
             self._refuse_processes()
@@ -254,10 +257,10 @@ class AdaReg:
         """Count an optimizer step, and :meth:`update` after every ``update_every`` of them."""
         self._steps += 1
         if self._evidence is not None:
-            if self._evidence.is_due(self._steps, update_every):
-                self.update(*self._evidence.observed())
-            return
-        if update_every is not None and self._steps % update_every == 0:
+            due = self._evidence.is_due(self._steps, update_every)
+        else:
+            due = update_every is not None and self._steps % update_every == 0
+        if due:
             self.update()
 
     @torch.no_grad()
@@ -270,12 +273,13 @@ class AdaReg:
         ``effective_weight_decay``, the weight decay that would give the same penalty,
         ``2λ·tr(Ωr W Ωc Wᵀ)/‖W‖²`` (0 for a zero weight).
 
-        With ``rule="evidence"`` also, of the last update: ``noise`` (variance, or a classifier's
-        dispersion), ``leverage`` (what a sample determines of its own prediction), ``gamma``
-        (how many weights the data determine, in all and by layer), ``log_evidence`` (of the
-        training set, if targets were given, and each layer's share), ``updates``; and for each
-        layer ``scale``, the geometric mean of its precisions, and ``shape_row``, ``shape_col``,
-        the spread of their logarithms on each side (0 for a scalar prior).
+        With ``rule="evidence"`` there are no bounds and no shares on them. Instead, of the last
+        update: ``noise`` (variance, or a classifier's dispersion), ``leverage`` (what a sample
+        determines of its own prediction), ``gamma`` (how many weights the data determine, in all
+        and by layer), ``log_evidence`` (of the training set, if targets were given, and each
+        layer's share), ``updates``; and for each layer ``scale``, the geometric mean of its
+        precisions, and ``shape_row``, ``shape_col``, the spread of their logarithms on each side
+        (0 for a scalar prior).
         """
         metrics = {"penalty": 0.0}
         for name, prior in self.priors.items():
@@ -411,17 +415,19 @@ class AdaReg:
         W = layer.matrix
         penalty = self.strength * prior.penalty(W).sum()
         energy = whole(W.to(result_dtype(W)).square().sum())
-        u, v = self.bounds
-        spectrum = torch.cat([prior.row.eigenvalues(), prior.col.eigenvalues()], dim=-1)
-        low, high = spectrum <= u * (1 + 1e-6), spectrum >= v * (1 - 1e-6)
         return {
             "penalty": penalty,
             "stable_rank": stable_rank(W).mean(),
             "spectral_norm": spectral_norm(W).max(),
-            "clipped_low": low.double().mean(),
-            "clipped_high": high.double().mean(),
+            **(self._clipped(prior) if self._evidence is None else {}),
             "effective_weight_decay": torch.where(energy == 0, 0.0, 2 * penalty / energy),
         }
+
+    def _clipped(self, prior: MatrixNormal) -> dict[str, Tensor]:
+        u, v = self.bounds
+        spectrum = torch.cat([prior.row.eigenvalues(), prior.col.eigenvalues()], dim=-1)
+        low, high = spectrum <= u * (1 + 1e-6), spectrum >= v * (1 - 1e-6)
+        return {"clipped_low": low.double().mean(), "clipped_high": high.double().mean()}
 
     def _match(
         self,
@@ -489,6 +495,13 @@ def _make_evidence(
         if value is not None:
             raise ValueError(f"{name}={value!r} is used with rule='evidence' alone")
     return None
+
+
+def _check_data(rule: str, data: Any) -> None:
+    if rule == "evidence":
+        Given(data)
+    elif data is not None:
+        raise ValueError(f"data is used with rule='evidence' alone, not {rule!r}")
 
 
 def _resolve_strength(strength: float | str, n_samples: int | None) -> float:

@@ -52,54 +52,71 @@ class Given:
 
 
 class Observed:
-    """The latest batches that a classifier was trained on.
+    """The latest batches that a model was trained on.
 
-    Labels are read off the loss's gradient at the logits, ``p − y`` but for a positive factor:
-    its one negative entry. They are known once a backward pass has been made.
+    Targets are the model's argument ``labels`` if it has one. Else a classifier's are read off
+    the loss's gradient at the logits, ``p − y`` but for a positive factor: its one negative entry.
+    They are known once a backward pass has been made. Those of a regression cannot be told so.
     """
 
-    def __init__(self, n_samples: int) -> None:
+    def __init__(self, n_samples: int, needs_targets: bool = False) -> None:
         self._most = min(n_samples, curvature.SAMPLES)
+        self._needs_targets = needs_targets
+        self._name = "the model"
         self._recent: deque[tuple[Any, list[Tensor]]] = deque()
         self._is_copy = False
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy of the model, or a file, has no use for training data."""
-        return {"_most": self._most, "_recent": deque(), "_is_copy": True}
+        return {**vars(self), "_recent": deque(), "_is_copy": True}
 
     def watch(self, model: nn.Module) -> list[RemovableHandle]:
         """Remember what the model is called with from now on."""
+        self._name = type(model).__name__
         return [model.register_forward_hook(self._see, with_kwargs=True)]
 
     def _see(
         self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any
     ) -> None:
-        logits = getattr(outputs, "logits", outputs)
+        logits = curvature.logits(outputs)
         if self._is_copy or not model.training:
             return
         if not isinstance(logits, Tensor) or not logits.requires_grad:
             return
-        labels: list[Tensor] = []
-        inputs: Inputs = each(args or kwargs, lambda x: x.detach().clone())
         if args and kwargs:
             raise ValueError(
                 "the model is called with positional and keyword arguments; "
-                "give attach() the training data: data=(inputs, targets)"
+                "give the training data: data=(inputs, targets)"
             )
-        answer = logits.detach()
-        logits.register_hook(lambda grad: labels.append(_labels_from(grad.detach(), answer)))
-        self._recent.append((inputs, labels))
+        inputs: Inputs = each(args or kwargs, lambda x: x.detach().clone())
+        self._recent.append((inputs, self._targets(inputs, logits)))
         while sum(size(x) for x, _ in list(self._recent)[1:]) >= self._most:
             self._recent.popleft()
+
+    def _targets(self, inputs: Inputs, logits: Tensor) -> list[Tensor]:
+        """A list of the targets, or one that they will be in after the backward pass."""
+        answer, known = logits.detach(), []
+        given = inputs.get("labels") if isinstance(inputs, Mapping) else None
+        if isinstance(given, Tensor):
+            known.append(given if self._needs_targets else _without_gaps(given, answer))
+        elif self._needs_targets:
+            raise ValueError(
+                "likelihood='regression' learns the noise and so needs targets: give "
+                "data=(inputs, targets), or a data loader; or call the model with labels=…"
+            )
+        else:
+            logits.register_hook(lambda grad: known.append(_labels_from(grad.detach(), answer)))
+        return known
 
     def batch(self) -> tuple[Any, Tensor | None]:
         """Inputs and targets for an update."""
         known = [(inputs, labels[0]) for inputs, labels in self._recent if labels]
         if not known:
             raise RuntimeError(
-                "no training batch was seen: the model was not called in training mode, was "
-                "compiled before attach(), or returns no tensor; give attach() the training "
-                "data: data=(inputs, targets)"
+                f"no training batch was seen: {self._name} was not called in training mode, was "
+                f"compiled before attach(), or returns no tensor; give the training data, "
+                f"data=(inputs, targets), or regularize the module that is called (with a "
+                f"callback: model=<its name>)"
             )
         known = [(x, labels) for x, labels in known if form(x) == form(known[-1][0])]
         latest = slice(-self._most, None)
@@ -116,6 +133,13 @@ def _labels_from(grad: Tensor, logits: Tensor) -> Tensor:
         grad, logits = grad.reshape(len(grad)), logits.reshape(len(grad))
         return torch.where(grad == 0, logits > 0, grad < 0).long()
     return torch.where((grad == 0).all(-1), logits.argmax(-1), grad.argmin(-1))
+
+
+def _without_gaps(labels: Tensor, logits: Tensor) -> Tensor:
+    """Labels; of a sample that the loss ignores, what is predicted."""
+    if labels.shape != logits.shape[:-1]:
+        return labels  # an update tells what is wrong
+    return torch.where(labels < 0, logits.argmax(-1), labels)
 
 
 def enough(batches: Iterable[Any]) -> Iterator[Any]:
