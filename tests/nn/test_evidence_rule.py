@@ -592,3 +592,31 @@ def test_not_finite_keeps_the_priors():
         reg.update(x, y)
     assert torch.equal(reg.priors["0"].col.dense(), before)
     assert reg.metrics()["updates"] == 1
+
+
+def test_linear_layers_in_a_text_are_looked_at_with_fewer_samples(monkeypatch):
+    """They need a gradient of their weight for each sample; those of one vector do not."""
+
+    class Text(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.inner, self.head = (
+                nn.Embedding(9, 4),
+                nn.Linear(4, 20),
+                nn.Linear(20, 3),
+            )
+
+        def forward(self, tokens):
+            return self.head(self.inner(self.words(tokens)).mean(1))
+
+    monkeypatch.setattr(curvature, "_ENTRIES", 2 * curvature.SKETCH * 80 * 10)
+    read = []
+    collect = curvature.collect
+    monkeypatch.setattr(
+        curvature, "collect", lambda *args: (read.append(len(args[3])), collect(*args))[1]
+    )
+    for model, x in ((Text(), torch.randint(9, (50, 6))), (mlp(4, 3, 20), torch.randn(50, 4))):
+        reg = adareg.AdaReg(model, "all", rule="evidence", n_samples=50)
+        reg.update(x, torch.randint(3, (50,)))
+        assert_sound(reg, model)
+    assert read == [10, 50]

@@ -7,7 +7,7 @@ direction in output space gives the gradients there. Layers for which that is no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -51,10 +51,25 @@ class Collected(NamedTuple):
     normalised: set[str]
 
 
-def samples(layers: Mapping[str, Layer]) -> int:
-    """How many samples to look at, so that their weight gradients fit into memory."""
-    apart = [x for x in layers.values() if not (_is_linear(x) or _is_large_embedding(x))]
-    largest = max((layer.weight.numel() for layer in apart), default=1)
+def samples(model: nn.Module, layers: Mapping[str, Layer], one: Inputs) -> int:
+    """How many samples like this one to look at, so that their weight gradients fit into memory.
+
+    A linear layer has none if it maps one vector of each sample, and otherwise, for example of
+    a text, as a convolution has them. Which it is shows when the model is called.
+    """
+    linear = [layer for layer in layers.values() if _is_linear(layer)]
+    others = [x for x in layers.values() if not (_is_linear(x) or _is_large_embedding(x))]
+    most, least = _fitting(others), _fitting([*others, *linear])
+    if most == least:
+        return most
+    model = getattr(model, "_orig_mod", model)
+    with _undisturbed(model), torch.no_grad(), _Recorder(model, layers) as recorder:
+        call(model, one)
+    return _fitting([*others, *(layer for layer in linear if not recorder.maps_one(layer))])
+
+
+def _fitting(layers: Sequence[Layer]) -> int:
+    largest = max((layer.weight.numel() for layer in layers), default=1)
     return max(8, min(SAMPLES, _ENTRIES // (2 * SKETCH * largest)))
 
 
@@ -194,6 +209,11 @@ class _Recorder:
     def _notice(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         before, _ = self._left.get(id(args[0]), (None, None)) if args else (None, None)
         self.normalised |= {n for n, layer in self._layers.items() if layer.module is before}
+
+    def maps_one(self, layer: Layer) -> bool:
+        """Whether a layer was called once, with one vector, when the model saw one sample."""
+        calls = self._calls[layer.module]
+        return len(calls) == 1 and calls[0][0].shape[:-1] == (1,)
 
     def differentiate(self, outputs: Tensor, directions: Tensor) -> None:
         """Gradients at the output of every layer that was called once, (draws, m, …).

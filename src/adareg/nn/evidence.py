@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from adareg.core.linalg import NonFiniteError
 from adareg.core.metrics import correlation
 from adareg.core.prior import MatrixNormal
 from adareg.nn import curvature
-from adareg.nn.batches import each, joined, size, take
+from adareg.nn.batches import Inputs, each, joined, size, take
 from adareg.nn.select import Layer
 from adareg.nn.sources import Given, Observed, Source, enough
 
@@ -89,8 +89,13 @@ class Evidence:
         if bad:
             raise NonFiniteError(f"{', '.join(bad)}: the weight has NaN or infinite entries")
         generator = torch.Generator().manual_seed(self.updates)
-        inputs, targets = _sample(inputs, targets, curvature.samples(layers), generator)
         device = next(iter(weights.values())).device
+
+        def most(given: Inputs) -> int:
+            one = each(take(given, slice(0, 1)), lambda x: x.to(device))
+            return curvature.samples(model, layers, one)
+
+        inputs, targets = _sample(inputs, targets, most, generator)
         inputs = each(inputs, lambda x: x.to(device))
         seen = curvature.collect(
             model,
@@ -233,18 +238,19 @@ def _spread(precision: Any) -> float:
 
 
 def _sample(
-    inputs: Any, targets: Tensor | None, most: int, generator: torch.Generator
+    inputs: Any, targets: Tensor | None, most: Callable[[Inputs], int], generator: torch.Generator
 ) -> tuple[Any, Tensor | None]:
-    """At most so many samples, drawn without replacement."""
+    """As many samples as there should be at most, drawn without replacement."""
     inputs = inputs if isinstance(inputs, Tensor | tuple | Mapping) else joined(enough(inputs))
     m = size(inputs)
     if m == 0:
         raise ValueError("update() got no samples")
     if targets is not None and len(targets) != m:
         raise ValueError(f"{m} inputs and {len(targets)} targets: expected as many of each")
-    if m <= most:
+    few = most(inputs)
+    if m <= few:
         return inputs, targets
-    index = torch.randperm(m, generator=generator)[:most]
+    index = torch.randperm(m, generator=generator)[:few]
     return take(inputs, index), take(targets, index)
 
 
