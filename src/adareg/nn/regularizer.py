@@ -117,6 +117,11 @@ class AdaReg:
         return self._by_name(self.groups)
 
     @property
+    def evidence(self) -> Evidence | None:
+        """What ``rule="evidence"`` keeps beside the priors; None for other rules."""
+        return self._evidence
+
+    @property
     def groups(self) -> list[Group]:
         """The selected layers and their priors, batched by shape, where the weights are now."""
         if placement(self._layers.values()) != self._placement:
@@ -252,13 +257,21 @@ class AdaReg:
 
     def count_step(self, update_every: int | None) -> None:
         """Count an optimizer step, and :meth:`update` after every ``update_every`` of them."""
-        self._steps += 1
         if self._evidence is not None:
-            if self._evidence.is_due(self._steps, update_every):
+            if self.is_due(1, update_every):
                 self.update(*self._evidence.observed())
             return
+        self._steps += 1
         if update_every is not None and self._steps % update_every == 0:
             self.update()
+
+    def is_due(self, steps: int, update_every: int | None = None) -> bool:
+        """Count optimizer steps, and say whether ``rule="evidence"`` wants an update now.
+
+        For a loop that is not attached and gives :meth:`update` the data itself.
+        """
+        self._steps += steps
+        return self._evidence is not None and self._evidence.is_due(self._steps, update_every)
 
     @torch.no_grad()
     def metrics(self) -> dict[str, float]:

@@ -175,7 +175,7 @@ class AdaRegClassifier(ClassifierMixin, BaseAdaReg):  # type: ignore[misc]
             return log_softmax(z, 1).numpy()
         return logsigmoid(torch.hstack([-z, z]) if self.n_outputs_ == 1 else z).numpy()
 
-    @available_if(BaseAdaReg._check_solver)  # type: ignore[untyped-decorator]
+    @available_if(BaseAdaReg._check_incremental)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, classes: Any = None) -> Self:
         """Train for one epoch on more data, and every ``update_every`` calls update the prior.
 
@@ -286,7 +286,7 @@ class AdaRegRegressor(RegressorMixin, BaseAdaReg, Loss):  # type: ignore[misc]
         values = self._link(self._checked_outputs(X))
         return values.ravel() if self.n_outputs_ == 1 else values
 
-    @available_if(BaseAdaReg._check_solver)  # type: ignore[untyped-decorator]
+    @available_if(BaseAdaReg._check_incremental)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train for one epoch on more data, and every ``update_every`` calls update the prior.
 

@@ -16,18 +16,19 @@ from torch import Tensor
 from adareg.core.prior import MatrixNormal
 from adareg.nn.regularizer import AdaReg
 from adareg.sklearn import _data
-from adareg.sklearn._data import Array
+from adareg.sklearn import _evidence as evidence
+from adareg.sklearn._data import Array, Samples
 
 Change = Callable[[], None]
 
 
-def update(reg: AdaReg) -> None:
-    """``reg.update()`` in one thread.
+def update(reg: AdaReg, samples: Samples) -> None:
+    """``reg.update()`` in one thread, with some of the samples if the rule looks at data.
 
     Torch's other threads would go on waiting for work, on processors that NumPy's want.
     """
     with _threadpools().limit(limits=1):
-        reg.update()
+        reg.update(*evidence.batch(reg, samples) if reg.rule == evidence.RULE else ())
 
 
 @cache

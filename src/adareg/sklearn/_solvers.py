@@ -15,7 +15,9 @@ import scipy.optimize  # type: ignore[import-untyped]
 import torch
 from numpy.typing import NDArray
 
+from adareg.nn.evidence import FIRST
 from adareg.nn.regularizer import AdaReg
+from adareg.sklearn import _evidence as evidence
 from adareg.sklearn import _prior as prior
 from adareg.sklearn._data import Samples
 from adareg.sklearn._network import Objective, Values
@@ -130,7 +132,7 @@ def minimize(
 ) -> tuple[int, float, bool]:
     """L-BFGS in rounds of ``update_every`` iterations, with an update of the prior between.
 
-    Without a prior it is one round. With one, rounds end when one that ran to its own end has
+    The evidence rule has rounds of 50. Without a prior it is one round. With one, rounds end when one that ran to its own end has
     lowered the value by less than ``tol``: then neither weights nor prior want to move.
 
     Returns:
@@ -138,7 +140,7 @@ def minimize(
     """
     function = _Function(objective, reg, samples)
     start, iterations, calls = function.start(), 0, 0
-    length = settings.max_iter if reg is None else settings.update_every
+    length = _round(settings, reg)
     while True:
         before, _ = function(start)
         done = scipy.optimize.minimize(
@@ -159,7 +161,14 @@ def minimize(
         if finished or iterations >= settings.max_iter or calls >= settings.max_fun:
             return iterations, function.loss, finished
         if reg is not None:
-            prior.update(reg)
+            prior.update(reg, samples)
+
+
+def _round(settings: Parameters, reg: AdaReg | None) -> int:
+    """The most iterations until the next update."""
+    if reg is None:
+        return settings.max_iter
+    return FIRST if reg.rule == evidence.RULE else settings.update_every
 
 
 class _Function:

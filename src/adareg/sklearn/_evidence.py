@@ -1,0 +1,92 @@
+"""What ``rule="evidence"`` needs of an estimator: its likelihood, and data for the updates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adareg.nn.curvature import SAMPLES
+from adareg.nn.regularizer import AdaReg
+from adareg.nn.select import Selection
+from adareg.sklearn._data import Samples
+
+RULE = "evidence"
+
+_OTHERS = "use another rule, or strength=None for no prior"
+
+
+def check(output: str, outputs: int, sample_weight: Any) -> None:
+    """Refuse a loss or weights for which the rule has no likelihood.
+
+    Args:
+        output: the last layer's activation, a key of ``OUTPUTS``.
+        outputs: how many there are.
+        sample_weight: what ``fit`` was given.
+    """
+    if output == "exp":
+        raise ValueError(
+            f"loss='poisson' with rule='evidence': expected loss='squared_error'; {_OTHERS}"
+        )
+    if output == "logistic" and outputs > 1:
+        raise ValueError(
+            f"multi-label targets ({outputs} labels) with rule='evidence': expected one class "
+            f"for each sample; {_OTHERS}"
+        )
+    if sample_weight is not None:
+        raise ValueError(
+            "sample_weight with rule='evidence': expected None, since the rule counts samples "
+            f"and a weight does not say for how many one stands; repeat rows, {_OTHERS}"
+        )
+
+
+def make(
+    model: nn.Module,
+    layers: Selection,
+    n_samples: int,
+    output: str,
+    outputs: int,
+    old: AdaReg | None,
+) -> AdaReg:
+    """A regularizer that fits the loss whose gradient the solvers follow.
+
+    That is the mean cross-entropy, or half the squared error, summed over targets and averaged
+    over samples. If the old regularizer was on the same layers, all that it has learned is
+    taken over.
+    """
+    regression = output == "identity"
+    new = AdaReg(
+        model,
+        layers,
+        rule=RULE,
+        n_samples=n_samples,
+        likelihood="regression" if regression else "classification",
+        loss_scale=outputs / 2 if regression else 1.0,
+    )
+    if old is not None and old.rule == RULE and old.layers.keys() == new.layers.keys():
+        new.load_state_dict(old.state_dict())
+        assert new.evidence is not None
+        new.evidence.n_samples = n_samples
+    return new
+
+
+def is_new(reg: AdaReg | None) -> bool:
+    """Whether there was no update yet."""
+    return reg is not None and reg.evidence is not None and not reg.evidence.updates
+
+
+@torch.no_grad()
+def penalty(reg: AdaReg | None) -> float:
+    """What the prior adds to the loss; 0 for other rules, whose scale says nothing."""
+    return 0.0 if reg is None or reg.evidence is None else reg.penalty().item()
+
+
+def batch(reg: AdaReg, samples: Samples) -> tuple[Tensor, Tensor]:
+    """What an update looks at: inputs, and labels or targets. Each update draws anew."""
+    assert reg.evidence is not None
+    draws = torch.Generator().manual_seed(reg.evidence.updates)
+    index = torch.randperm(len(samples), generator=draws)[:SAMPLES]
+    x, y = samples.tensors(index.numpy())
+    one_hot = reg.evidence.likelihood == "classification" and y.shape[1] > 1
+    return x, y.argmax(1) if one_hot else y
