@@ -70,6 +70,11 @@ class SGD:
             return self._momentum * self._velocity - self.rate * gradient
         return self._velocity
 
+    @property
+    def reach(self) -> float:
+        """How far a gradient of one moves a weight in the end, momentum included."""
+        return self.rate / ((1 - self._momentum) or 1)  # without friction there is no end
+
     def end_epoch(self, seen: int) -> None:
         """``"invscaling"``: the learning rate for the next epoch."""
         if self._schedule == "invscaling":
@@ -115,12 +120,15 @@ def _prior_changes(
 
     SGD gets proximal steps: with the penalty in the gradient it would need a learning rate
     below ``1/(λv²)``, and diverge above it. Adam, which scales its steps, has no such trouble.
+    Momentum multiplies what a gradient does but not a proximal step. Where λ is chosen that is
+    a matter of its scale; where it is learned, the step has to keep up.
     """
     if reg is None:
         return [], []
     if isinstance(optimizer, Adam):
         return prior.add_gradients(reg), []
-    return [], prior.shrink(reg, optimizer.rate)
+    learned = reg.rule == evidence.RULE
+    return [], prior.shrink(reg, optimizer.reach if learned else optimizer.rate)
 
 
 def minimize(
