@@ -44,6 +44,7 @@ _RECORDS: dict[str, Any] = {
     "validation_scores_": None,
     "best_validation_score_": None,
     "_no_improvement_count": 0,
+    "_start": math.inf,
     "_least": math.inf,
     "_best": None,
 }
@@ -57,6 +58,7 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
     validation_scores_: list[float] | None
     best_validation_score_: float | None
     _no_improvement_count: int
+    _start: float
     _least: float
     _best: tuple[dict[str, Any], dict[str, Any] | None] | None
 
@@ -120,7 +122,7 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
         first = not hasattr(self, "model_") or not (self.warm_start or incremental)
         names = _names_in(y)
         X, Y = self._validate_input(X, y, incremental, reset=first)
-        if self._learns_from_data:
+        if evidence.is_chosen(self):
             output = self._out_activation() if first else self.out_activation_
             evidence.check(output, Y.shape[1], sample_weight)
         weight = check_sample_weight(sample_weight, X)
@@ -232,7 +234,7 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
             self._judge(validation)
             progress(loss)
             if self._no_improvement_count > self.n_iter_no_change:
-                if not self._optimizer.slow_down():
+                if not (self._renew_prior(samples) or self._optimizer.slow_down()):
                     return True
                 self._no_improvement_count = 0
         return False
@@ -248,26 +250,46 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
         reg = self.regularizer_
         if reg is None:
             return
-        if reg.rule != evidence.RULE:
-            if len(self.loss_curve_) % self.update_every == 0:
-                prior.update(reg, samples)
-        elif reg.is_due(steps):
+        if reg.rule == evidence.RULE:
+            if reg.is_due(steps):
+                self._begin_round(reg, samples)
+        elif len(self.loss_curve_) % self.update_every == 0:
             prior.update(reg, samples)
-            self._least = math.inf  # what is minimised is another function now
+
+    def _begin_round(self, reg: AdaReg, samples: Samples) -> None:
+        """Update what is learned from data; from now on another function is minimised."""
+        prior.update(reg, samples)
+        self._least = math.inf
+
+    def _renew_prior(self, samples: Samples) -> bool:
+        """With the evidence rule: instead of stopping, update ahead of time, if it may matter.
+
+        It may if there was no update yet, or if the value has become smaller since the last.
+        Otherwise neither weights nor prior want to move. A validation score says by itself when
+        to stop.
+        """
+        reg = self.regularizer_
+        if reg is None or reg.evidence is None:
+            return False
+        moved = not self.early_stopping and self._start - self._least > self.tol
+        if moved or not reg.evidence.updates:
+            self._begin_round(reg, samples)
+            return True
+        return False
 
     def _judge(self, validation: Any) -> None:
         if validation is None:
             self._judge_loss()
         else:
             self._judge_validation(*validation)
-        if evidence.is_new(self.regularizer_):
-            self._no_improvement_count = 0  # the prior is still to come
         self._optimizer.end_epoch(self.t_)
 
     def _judge_loss(self) -> None:
         assert self.best_loss_ is not None
         self.best_loss_ = min(self.best_loss_, self.loss_)
         value = self.loss_ + evidence.penalty(self.regularizer_)
+        if self._least == math.inf:
+            self._start = value
         self._count_stagnation(value > self._least - self.tol)
         self._least = min(self._least, value)
 
@@ -308,32 +330,9 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
             _warn_not_converged("lbfgs", f"Maximum {limit}")
 
     def _prepare_prior(self, n_samples: int, incremental: bool) -> None:
-        """Make the regularizer, or go on with what it has learned."""
+        seen = self.t_ + n_samples if incremental else n_samples
         old, self.regularizer_ = self.regularizer_, None
-        if self._learns_from_data:
-            output, outputs = self.out_activation_, self.n_outputs_
-            self.regularizer_ = evidence.make(
-                self.model_, self.layers, n_samples, output, outputs, old
-            )
-        elif self.strength:
-            old = None if old is None or old.rule == evidence.RULE else old
-            seen = self.t_ + n_samples if incremental else n_samples
-            strength = 1 / (2 * seen) if self.strength == "auto" else self.strength
-            self.regularizer_ = self._make_prior(strength, old, keep=incremental)
-
-    def _make_prior(self, strength: float, old: AdaReg | None, keep: bool) -> AdaReg:
-        if keep and old is not None:
-            old.strength = strength
-            return old
-        new = AdaReg(self.model_, self.layers, strength, self.bounds, self.rule)
-        if old is not None and old.layers.keys() == new.layers.keys():
-            new.load_state_dict({**new.state_dict(), "priors": old.state_dict()["priors"]})
-        return new
-
-    @property
-    def _learns_from_data(self) -> bool:
-        """Whether there is a prior, and it is the evidence rule's."""
-        return bool(self.strength) and self.rule == evidence.RULE
+        self.regularizer_ = prior.prepare(self, self.model_, self.out_activation_, seen, old)
 
     def _split(
         self, X: Any, Y: Array, weight: Array | None, random: np.random.RandomState
@@ -396,7 +395,7 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
         return self.model_
 
     def _check_incremental(self) -> bool:
-        if self._learns_from_data:
+        if evidence.is_chosen(self):
             raise AttributeError(
                 "partial_fit is not available with rule='evidence', which needs the whole "
                 "training set: use fit, or another rule"

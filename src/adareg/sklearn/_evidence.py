@@ -8,13 +8,21 @@ import torch
 from torch import Tensor, nn
 
 from adareg.nn.curvature import SAMPLES
+from adareg.nn.evidence import Evidence
 from adareg.nn.regularizer import AdaReg
 from adareg.nn.select import Selection
 from adareg.sklearn._data import Samples
+from adareg.sklearn._network import layer_units
+from adareg.sklearn._parameters import Parameters
 
 RULE = "evidence"
 
 _OTHERS = "use another rule, or strength=None for no prior"
+
+
+def is_chosen(settings: Parameters) -> bool:
+    """Whether there is to be a prior, and it is this rule's."""
+    return bool(settings.strength) and settings.rule == RULE
 
 
 def check(output: str, outputs: int, sample_weight: Any) -> None:
@@ -41,39 +49,29 @@ def check(output: str, outputs: int, sample_weight: Any) -> None:
         )
 
 
-def make(
-    model: nn.Module,
-    layers: Selection,
-    n_samples: int,
-    output: str,
-    outputs: int,
-    old: AdaReg | None,
-) -> AdaReg:
+def make(model: nn.Sequential, layers: Selection, output: str, n_samples: int) -> AdaReg:
     """A regularizer that fits the loss whose gradient the solvers follow.
 
     That is the mean cross-entropy, or half the squared error, summed over targets and averaged
-    over samples. If the old regularizer was on the same layers, all that it has learned is
-    taken over.
+    over samples.
     """
-    regression = output == "identity"
-    new = AdaReg(
+    if output != "identity":
+        return AdaReg(model, layers, rule=RULE, n_samples=n_samples, likelihood="classification")
+    return AdaReg(
         model,
         layers,
         rule=RULE,
         n_samples=n_samples,
-        likelihood="regression" if regression else "classification",
-        loss_scale=outputs / 2 if regression else 1.0,
+        likelihood="regression",
+        loss_scale=layer_units(model)[-1] / 2,
     )
-    if old is not None and old.rule == RULE and old.layers.keys() == new.layers.keys():
-        new.load_state_dict(old.state_dict())
-        assert new.evidence is not None
-        new.evidence.n_samples = n_samples
-    return new
 
 
-def is_new(reg: AdaReg | None) -> bool:
-    """Whether there was no update yet."""
-    return reg is not None and reg.evidence is not None and not reg.evidence.updates
+def go_on(new: AdaReg, old: AdaReg) -> None:
+    """Take over all that the old regularizer has learned, but for the number of samples."""
+    n_samples = _of(new).n_samples
+    new.load_state_dict(old.state_dict())
+    _of(new).n_samples = n_samples
 
 
 @torch.no_grad()
@@ -84,9 +82,14 @@ def penalty(reg: AdaReg | None) -> float:
 
 def batch(reg: AdaReg, samples: Samples) -> tuple[Tensor, Tensor]:
     """What an update looks at: inputs, and labels or targets. Each update draws anew."""
-    assert reg.evidence is not None
-    draws = torch.Generator().manual_seed(reg.evidence.updates)
+    known = _of(reg)
+    draws = torch.Generator().manual_seed(known.updates)
     index = torch.randperm(len(samples), generator=draws)[:SAMPLES]
     x, y = samples.tensors(index.numpy())
-    one_hot = reg.evidence.likelihood == "classification" and y.shape[1] > 1
+    one_hot = known.likelihood == "classification" and y.shape[1] > 1
     return x, y.argmax(1) if one_hot else y
+
+
+def _of(reg: AdaReg) -> Evidence:
+    assert reg.evidence is not None
+    return reg.evidence

@@ -140,8 +140,9 @@ def minimize(
 ) -> tuple[int, float, bool]:
     """L-BFGS in rounds of ``update_every`` iterations, with an update of the prior between.
 
-    The evidence rule has rounds of 50. Without a prior it is one round. With one, rounds end when one that ran to its own end has
-    lowered the value by less than ``tol``: then neither weights nor prior want to move.
+    The evidence rule has rounds of 50. Without a prior it is one round. With one, rounds end
+    when one that ran to its own end has lowered the value by less than ``tol``: then neither
+    weights nor prior want to move.
 
     Returns:
         Iterations, the last value without the prior, and whether it converged.
