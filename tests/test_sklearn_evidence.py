@@ -16,7 +16,6 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 from sklearn.preprocessing import scale
 from sklearn.utils.estimator_checks import parametrize_with_checks
-from torch import nn
 from torch.distributions import Bernoulli, Categorical, MultivariateNormal, Normal
 
 import adareg
@@ -169,19 +168,18 @@ def test_weights_end_where_the_log_posterior_has_its_maximum(iris, kind, solver,
 
 
 @pytest.mark.parametrize("kind", ["classes", "targets"])
-def test_lbfgs_stops_where_weights_and_prior_agree(iris, kind):
+def test_lbfgs_stops_where_updates_no_longer_move_the_weights(iris, kind):
     Estimator, X, y = problem(kind, iris)
     ours = Estimator(**TINY | {"alpha": 0.01}, solver="lbfgs", max_iter=5000, warm_start=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error", ConvergenceWarning)
         ours.fit(X, y)
-    loss, noise = ours.loss_, ours.regularizer_.metrics()["noise"]
+    loss = ours.loss_
     assert ours.regularizer_.metrics()["updates"] > 1
     for _ in range(3):
         ours.regularizer_.update(torch.tensor(X), torch.tensor(y))
         ours.fit(X, y)
-    assert_allclose(ours.loss_, loss, atol=2e-3)
-    assert_allclose(ours.regularizer_.metrics()["noise"], noise, rtol=2e-2)
+        assert_allclose(ours.loss_, loss, atol=1e-3)
 
 
 # A plain torch loop as oracle -----------------------------------------------------------------
@@ -293,7 +291,7 @@ def test_updates_see_300_rows_with_what_belongs_to_them(iris, kind, seen):
     assert len(seen) > 1
     drawn = []
     for inputs, targets in seen:
-        rows = [int(np.flatnonzero((X == row).all(1)).item()) for row in inputs.numpy()]
+        rows = [int(np.flatnonzero((row == X).all(1)).item()) for row in inputs.numpy()]
         assert len(set(rows)) == 300
         assert_array_equal(targets.numpy().reshape(300, -1), y[rows].reshape(300, -1))
         drawn.append(rows)

@@ -264,9 +264,8 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
     def _renew_prior(self, samples: Samples) -> bool:
         """With the evidence rule: instead of stopping, update ahead of time, if it may matter.
 
-        It may if there was no update yet, or if the value has become smaller since the last.
-        Otherwise neither weights nor prior want to move. A validation score says by itself when
-        to stop.
+        It may if there was no update yet, or if the last has made the weights move: if the value
+        has become smaller since. A validation score says by itself when to stop.
         """
         reg = self.regularizer_
         if reg is None or reg.evidence is None:

@@ -141,8 +141,8 @@ def minimize(
     """L-BFGS in rounds of ``update_every`` iterations, with an update of the prior between.
 
     The evidence rule has rounds of 50. Without a prior it is one round. With one, rounds end
-    when one that ran to its own end has lowered the value by less than ``tol``: then neither
-    weights nor prior want to move.
+    when one that ran to its own end has lowered the value by less than ``tol``: then an update
+    no longer moves the weights.
 
     Returns:
         Iterations, the last value without the prior, and whether it converged.
