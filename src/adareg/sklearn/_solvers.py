@@ -140,9 +140,8 @@ def minimize(
 ) -> tuple[int, float, bool]:
     """L-BFGS in rounds of ``update_every`` iterations, with an update of the prior between.
 
-    The evidence rule has rounds of 50. Without a prior it is one round. With one, rounds end
-    when one that ran to its own end has lowered the value by less than ``tol``: then an update
-    no longer moves the weights.
+    The evidence rule has rounds of 50. Without a prior it is one round; with one, see
+    :func:`_is_settled`.
 
     Returns:
         Iterations, the last value without the prior, and whether it converged.
@@ -166,7 +165,7 @@ def minimize(
         )
         start, iterations, calls = done.x, iterations + done.nit, calls + done.nfev
         function(start)  # the last call was not always at the solution
-        finished = done.status == 0 and (reg is None or before - done.fun < settings.tol)
+        finished = _is_settled(done, reg, before - done.fun < settings.tol)
         if finished or iterations >= settings.max_iter or calls >= settings.max_fun:
             return iterations, function.loss, finished
         if reg is not None:
@@ -178,6 +177,18 @@ def _round(settings: Parameters, reg: AdaReg | None) -> int:
     if reg is None:
         return settings.max_iter
     return FIRST if reg.rule == evidence.RULE else settings.update_every
+
+
+def _is_settled(done: Any, reg: AdaReg | None, small: bool) -> bool:
+    """Whether neither weights nor prior want to move, after a round.
+
+    It has run to its own end, and the gain since the update was small. Under the evidence rule's
+    weak priors L-BFGS creeps along flat directions, and a whole round of small gain is enough.
+    """
+    ended = done.status == 0
+    if reg is None or reg.evidence is None:
+        return ended and (reg is None or small)
+    return small and (ended or done.nit == FIRST) and reg.evidence.updates > 0
 
 
 class _Function:
