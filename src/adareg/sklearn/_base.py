@@ -286,7 +286,9 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
     def _judge_loss(self) -> None:
         assert self.best_loss_ is not None
         self.best_loss_ = min(self.best_loss_, self.loss_)
-        value = self.loss_ + evidence.penalty(self.regularizer_)
+        value, reg = self.loss_, self.regularizer_
+        if reg is not None and reg.rule == evidence.RULE:
+            value += prior.penalty(reg)
         if self._least == math.inf:
             self._start = value
         self._count_stagnation(value > self._least - self.tol)

@@ -74,12 +74,6 @@ def go_on(new: AdaReg, old: AdaReg) -> None:
     _of(new).n_samples = n_samples
 
 
-@torch.no_grad()
-def penalty(reg: AdaReg | None) -> float:
-    """What the prior adds to the loss; 0 for other rules, whose scale says nothing."""
-    return 0.0 if reg is None or reg.evidence is None else reg.penalty().item()
-
-
 def batch(reg: AdaReg, samples: Samples) -> tuple[Tensor, Tensor]:
     """What an update looks at: inputs, and labels or targets. Each update draws anew."""
     known = _of(reg)

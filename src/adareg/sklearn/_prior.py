@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import TypeGuard
 
+import torch
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
@@ -66,6 +67,12 @@ def update(reg: AdaReg, samples: Samples) -> None:
     """
     with _threadpools().limit(limits=1):
         reg.update(*evidence.batch(reg, samples) if reg.rule == evidence.RULE else ())
+
+
+def penalty(reg: AdaReg) -> float:
+    """``reg.penalty()`` in one thread."""
+    with _threadpools().limit(limits=1), torch.no_grad():
+        return reg.penalty().item()
 
 
 @cache
