@@ -78,7 +78,7 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
     print(f"{arguments.splits} splits, load {os.getloadavg()[0]:.1f}")
-    print(f"{'':22}{'':18}{'accuracy or R²':>16}{'over tuned':>16}{'log loss':>10}{'fit':>10}")
+    print(f"{'':24}{'':18}{'accuracy or R²':>16}{'over tuned':>16}{'log loss':>10}{'fit':>10}")
     for name in arguments.data:
         for solver in SOLVERS:
             results = measure(name, solver, arguments.splits)
@@ -87,7 +87,7 @@ def main() -> None:
                 score, loss, seconds = values.mean(0)
                 gain = values[:, 0] - tuned
                 error = gain.std(ddof=1) / len(gain) ** 0.5
-                row = f"{name + ' ' + str(SIZES[name]) + ' ' + solver:22}{key:18}{score:16.3f}"
+                row = f"{name + ' ' + str(SIZES[name]) + ' ' + solver:24}{key:18}{score:16.3f}"
                 print(f"{row}{gain.mean():+9.3f}±{error:.3f}{loss:10.3f}{seconds:8.2f} s")
 
 
