@@ -265,3 +265,14 @@ def test_regression_data_may_be_a_loader():
     reg.attach(optimizer, update_every=5, data=DataLoader(TensorDataset(x, y), 16))
     train(model, optimizer, 10, x, y, mse_loss)
     assert reg.metrics()["updates"] == 2
+
+
+def test_a_loop_may_count_its_steps_and_update_by_itself():
+    model = mlp()
+    reg = regularizer(model)
+    assert [reg.is_due(7) for _ in range(12)] == [k in (8, 11) for k in range(1, 13)]  # 56, 77
+    reg.update(*samples())
+    assert reg.evidence.updates == 1
+    plain = AdaReg(model)
+    assert plain.evidence is None
+    assert not plain.is_due(1000)

@@ -118,6 +118,11 @@ class AdaReg:
         return self._by_name(self.groups)
 
     @property
+    def evidence(self) -> Evidence | None:
+        """What ``rule="evidence"`` keeps beside the priors; None for other rules."""
+        return self._evidence
+
+    @property
     def groups(self) -> list[Group]:
         """The selected layers and their priors, batched by shape, where the weights are now."""
         if placement(self._layers.values()) != self._placement:
@@ -254,14 +259,19 @@ class AdaReg:
         return update_every is not None or self._evidence is not None
 
     def count_step(self, update_every: int | None) -> None:
-        """Count an optimizer step, and :meth:`update` after every ``update_every`` of them."""
-        self._steps += 1
-        if self._evidence is not None:
-            due = self._evidence.is_due(self._steps, update_every)
-        else:
-            due = update_every is not None and self._steps % update_every == 0
-        if due:
+        """Count an optimizer step, and :meth:`update` if it is time."""
+        if self.is_due(1, update_every):
             self.update()
+
+    def is_due(self, steps: int, update_every: int | None = None) -> bool:
+        """Count optimizer steps, and say whether it is time for an update.
+
+        For a loop that is not attached, or gives :meth:`update` the data itself.
+        """
+        self._steps += steps
+        if self._evidence is not None:
+            return self._evidence.is_due(self._steps, update_every)
+        return update_every is not None and self._steps % update_every == 0
 
     @torch.no_grad()
     def metrics(self) -> dict[str, float]:

@@ -22,6 +22,7 @@ from torch import nn
 from adareg.core.linalg import NonFiniteError
 from adareg.core.metrics import correlation, stable_rank
 from adareg.nn.regularizer import AdaReg
+from adareg.sklearn import _evidence as evidence
 from adareg.sklearn import _prior as prior
 from adareg.sklearn import _solvers as solvers
 from adareg.sklearn._data import Array, Samples, check_sample_weight, chunks
@@ -43,6 +44,8 @@ _RECORDS: dict[str, Any] = {
     "validation_scores_": None,
     "best_validation_score_": None,
     "_no_improvement_count": 0,
+    "_start": math.inf,
+    "_least": math.inf,
     "_best": None,
 }
 
@@ -55,6 +58,8 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
     validation_scores_: list[float] | None
     best_validation_score_: float | None
     _no_improvement_count: int
+    _start: float
+    _least: float
     _best: tuple[dict[str, Any], dict[str, Any] | None] | None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -117,6 +122,9 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
         first = not hasattr(self, "model_") or not (self.warm_start or incremental)
         names = _names_in(y)
         X, Y = self._validate_input(X, y, incremental, reset=first)
+        if evidence.is_chosen(self):
+            output = self._out_activation() if first else self.out_activation_
+            evidence.check(output, Y.shape[1], sample_weight)
         weight = check_sample_weight(sample_weight, X)
         random = _random_source(self.random_state)
         units = [X.shape[1], *self._hidden_sizes(), Y.shape[1]]
@@ -221,22 +229,54 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
                 order = order[_permutation(len(order), random)]
             reg = self.regularizer_
             loss = solvers.run_epoch(objective, self._optimizer, reg, samples, order, size)
-            self._end_epoch(loss, len(samples), validation)
+            self._count_epoch(loss, len(samples))
+            self._update_prior(samples, steps=math.ceil(len(samples) / size))
+            self._judge(validation)
             progress(loss)
             if self._no_improvement_count > self.n_iter_no_change:
-                if not self._optimizer.slow_down():
+                if not (self._renew_prior(samples) or self._optimizer.slow_down()):
                     return True
                 self._no_improvement_count = 0
         return False
 
-    def _end_epoch(self, loss: float, n_samples: int, validation: Any) -> None:
+    def _count_epoch(self, loss: float, n_samples: int) -> None:
         self.n_iter_ += 1
         self.t_ += n_samples
         self.loss_ = loss
         self.loss_curve_.append(loss)
+
+    def _update_prior(self, samples: Samples, steps: int) -> None:
+        """Update the prior after an epoch of so many steps, if it is time."""
         reg = self.regularizer_
-        if reg is not None and len(self.loss_curve_) % self.update_every == 0:
-            prior.update(reg)
+        if reg is None:
+            return
+        if reg.rule == evidence.RULE:
+            if reg.is_due(steps):
+                self._begin_round(reg, samples)
+        elif len(self.loss_curve_) % self.update_every == 0:
+            prior.update(reg, samples)
+
+    def _begin_round(self, reg: AdaReg, samples: Samples) -> None:
+        """Update what is learned from data; from now on another function is minimised."""
+        prior.update(reg, samples)
+        self._least = math.inf
+
+    def _renew_prior(self, samples: Samples) -> bool:
+        """With the evidence rule: instead of stopping, update ahead of time, if it may matter.
+
+        It may if there was no update yet, or if the last has made the weights move: if the value
+        has become smaller since. A validation score says by itself when to stop.
+        """
+        reg = self.regularizer_
+        if reg is None or reg.evidence is None:
+            return False
+        moved = not self.early_stopping and self._start - self._least > self.tol
+        if moved or not reg.evidence.updates:
+            self._begin_round(reg, samples)
+            return True
+        return False
+
+    def _judge(self, validation: Any) -> None:
         if validation is None:
             self._judge_loss()
         else:
@@ -245,8 +285,14 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
 
     def _judge_loss(self) -> None:
         assert self.best_loss_ is not None
-        self._count_stagnation(self.loss_ > self.best_loss_ - self.tol)
         self.best_loss_ = min(self.best_loss_, self.loss_)
+        value, reg = self.loss_, self.regularizer_
+        if reg is not None and reg.rule == evidence.RULE:
+            value += prior.penalty(reg)
+        if self._least == math.inf:
+            self._start = value
+        self._count_stagnation(value > self._least - self.tol)
+        self._least = min(self._least, value)
 
     def _judge_validation(self, X: Any, y: Array, weight: Array | None) -> None:
         assert self.validation_scores_ is not None
@@ -285,20 +331,9 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
             _warn_not_converged("lbfgs", f"Maximum {limit}")
 
     def _prepare_prior(self, n_samples: int, incremental: bool) -> None:
-        """Make the regularizer, or go on with what it has learned."""
-        old = self.regularizer_
-        if not self.strength:
-            self.regularizer_ = None
-            return
         seen = self.t_ + n_samples if incremental else n_samples
-        strength = 1 / (2 * seen) if self.strength == "auto" else self.strength
-        if incremental and old is not None:
-            old.strength = strength
-            return
-        new = AdaReg(self.model_, self.layers, strength, self.bounds, self.rule)
-        if old is not None and old.layers.keys() == new.layers.keys():
-            new.load_state_dict({**new.state_dict(), "priors": old.state_dict()["priors"]})
-        self.regularizer_ = new
+        old, self.regularizer_ = self.regularizer_, None
+        self.regularizer_ = prior.prepare(self, self.model_, self.out_activation_, seen, old)
 
     def _split(
         self, X: Any, Y: Array, weight: Array | None, random: np.random.RandomState
@@ -360,7 +395,12 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self.model_
 
-    def _check_solver(self) -> bool:
+    def _check_incremental(self) -> bool:
+        if evidence.is_chosen(self):
+            raise AttributeError(
+                "partial_fit is not available with rule='evidence', which needs the whole "
+                "training set: use fit, or another rule"
+            )
         if self.solver not in solvers.STOCHASTIC:
             raise AttributeError(
                 f"partial_fit is only available for stochastic optimizers; solver="

@@ -19,6 +19,7 @@ from sklearn.utils.multiclass import (  # type: ignore[import-untyped]
 from sklearn.utils.validation import validate_data  # type: ignore[import-untyped]
 from torch.nn.functional import log_softmax, logsigmoid
 
+from adareg.sklearn import _evidence as evidence
 from adareg.sklearn._base import BaseAdaReg
 from adareg.sklearn._data import Array
 from adareg.sklearn._parameters import Loss
@@ -56,7 +57,8 @@ class AdaRegClassifier(ClassifierMixin, BaseAdaReg):  # type: ignore[misc]
         shuffle: draw the batches anew in each epoch.
         random_state: seed or ``RandomState`` for weights, batches and the validation split.
             None is a seed of its own; NumPy's and torch's global states are never touched.
-        tol: what counts as an improvement. ``"lbfgs"``: largest gradient at the end.
+        tol: what counts as an improvement, of the loss, or with ``rule="evidence"`` of the loss
+            with the penalty. ``"lbfgs"``: largest gradient at the end.
         verbose: show a progress bar (needs rich).
         warm_start: a further :meth:`fit` goes on from weights and prior as they are.
         momentum: for ``"sgd"``.
@@ -70,14 +72,19 @@ class AdaRegClassifier(ClassifierMixin, BaseAdaReg):  # type: ignore[misc]
         n_iter_no_change: epochs without improvement before training stops.
         max_fun: largest number of function calls of ``"lbfgs"``.
         strength: λ of the learned prior. ``"auto"`` is 1/(2·n_samples), in ``partial_fit`` of
-            the samples seen so far; 0 or None is no prior.
+            the samples seen so far; 0 or None is no prior. ``rule="evidence"`` learns it.
         rule: ``"alternating"`` (Alg. 1), ``"joint"`` or ``"official"``; see
-            :func:`adareg.solve`.
-        bounds: smallest and largest eigenvalue of the precisions.
+            :func:`adareg.solve`. ``"evidence"``, best with ``layers="all"``, learns strengths
+            and shapes from the training set; it takes no multi-label targets, no
+            ``sample_weight``, no ``loss="poisson"`` and has no ``partial_fit``.
+        bounds: smallest and largest eigenvalue of the precisions; no use for
+            ``rule="evidence"``.
         layers: where the prior is: ``"last"``, ``"all"``, or names in ``model_``, which are
             ``"0"``, ``"2"``, ``"4"``, … from the inputs on.
         update_every: epochs, calls of ``partial_fit`` or L-BFGS iterations between closed-form
-            updates of the prior.
+            updates of the prior. No use for ``rule="evidence"``, which updates after 50 steps
+            (batches), whenever their number has grown by 30 %, and before training would stop,
+            unless that changes nothing any more; ``"lbfgs"``: every 50 iterations.
         device: a torch device such as ``"cuda"``; None is the CPU.
 
     Attributes:
@@ -90,7 +97,7 @@ class AdaRegClassifier(ClassifierMixin, BaseAdaReg):  # type: ignore[misc]
         output_names_: the names of the last layer's rows.
         loss_, loss_curve_, best_loss_: mean loss with alpha's term, as in scikit-learn. The
             prior's term, whose scale changes with every update, is left out, so that losses are
-            comparable and ``tol`` means what it does there.
+            comparable.
         validation_scores_, best_validation_score_: with early stopping, else None.
         n_iter_, t_: epochs run, and training samples seen.
         n_features_in_, feature_names_in_, n_layers_, n_outputs_, out_activation_: as in
@@ -175,7 +182,7 @@ class AdaRegClassifier(ClassifierMixin, BaseAdaReg):  # type: ignore[misc]
             return log_softmax(z, 1).numpy()
         return logsigmoid(torch.hstack([-z, z]) if self.n_outputs_ == 1 else z).numpy()
 
-    @available_if(BaseAdaReg._check_solver)  # type: ignore[untyped-decorator]
+    @available_if(BaseAdaReg._check_incremental)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, classes: Any = None) -> Self:
         """Train for one epoch on more data, and every ``update_every`` calls update the prior.
 
@@ -219,7 +226,7 @@ class AdaRegClassifier(ClassifierMixin, BaseAdaReg):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_label = True
+        tags.classifier_tags.multi_label = not evidence.is_chosen(self)
         return tags
 
 
@@ -286,7 +293,7 @@ class AdaRegRegressor(RegressorMixin, BaseAdaReg, Loss):  # type: ignore[misc]
         values = self._link(self._checked_outputs(X))
         return values.ravel() if self.n_outputs_ == 1 else values
 
-    @available_if(BaseAdaReg._check_solver)  # type: ignore[untyped-decorator]
+    @available_if(BaseAdaReg._check_incremental)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train for one epoch on more data, and every ``update_every`` calls update the prior.
 

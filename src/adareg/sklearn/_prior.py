@@ -1,33 +1,78 @@
-"""The learned prior's part of a step, in place: what ``AdaReg.attach`` does for torch optimizers.
+"""The learned prior: made, updated, and its part of a step, as ``AdaReg.attach`` has it for torch.
 
-On a CPU it is done in NumPy, like the rest of the step: torch's threads and NumPy's, each waiting
-for the other's to leave the processor, can make a step of half a millisecond last a tenth of a
-second.
+On a CPU that part is done in NumPy, like the rest of the step: torch's threads and NumPy's, each
+waiting for the other's to leave the processor, can make a step of half a millisecond last a tenth
+of a second.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
+from typing import TypeGuard
 
+import torch
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
-from torch import Tensor
+from torch import Tensor, nn
 
 from adareg.core.prior import MatrixNormal
 from adareg.nn.regularizer import AdaReg
 from adareg.sklearn import _data
-from adareg.sklearn._data import Array
+from adareg.sklearn import _evidence as evidence
+from adareg.sklearn._data import Array, Samples
+from adareg.sklearn._parameters import Parameters
 
 Change = Callable[[], None]
 
 
-def update(reg: AdaReg) -> None:
-    """``reg.update()`` in one thread.
+def prepare(
+    settings: Parameters, model: nn.Sequential, output: str, seen: int, old: AdaReg | None
+) -> AdaReg | None:
+    """The regularizer that an estimator's parameters ask for, with what the old one has learned.
+
+    Args:
+        settings: the estimator's parameters.
+        model: its network.
+        output: the activation of its last layer.
+        seen: how many samples it is trained on.
+        old: what it had before, if it goes on from there.
+    """
+    if evidence.is_chosen(settings):
+        new = evidence.make(model, settings.layers, output, seen)
+        if _is_alike(old, new):
+            evidence.go_on(new, old)
+        return new
+    if not settings.strength:
+        return None
+    strength = 1 / (2 * seen) if settings.strength == "auto" else settings.strength
+    new = AdaReg(model, settings.layers, strength, settings.bounds, settings.rule)
+    if _is_alike(old, new):
+        new.load_state_dict({**new.state_dict(), "priors": old.state_dict()["priors"]})
+    return new
+
+
+def _is_alike(old: AdaReg | None, new: AdaReg) -> TypeGuard[AdaReg]:
+    """Whether what the old one has learned can serve the new one."""
+    return (
+        old is not None
+        and old.layers.keys() == new.layers.keys()
+        and (old.evidence is None) == (new.evidence is None)
+    )
+
+
+def update(reg: AdaReg, samples: Samples) -> None:
+    """``reg.update()`` in one thread, with some of the samples if the rule looks at data.
 
     Torch's other threads would go on waiting for work, on processors that NumPy's want.
     """
     with _threadpools().limit(limits=1):
-        reg.update()
+        reg.update(*evidence.batch(reg, samples) if reg.rule == evidence.RULE else ())
+
+
+def penalty(reg: AdaReg) -> float:
+    """``reg.penalty()`` in one thread."""
+    with _threadpools().limit(limits=1), torch.no_grad():
+        return reg.penalty().item()
 
 
 @cache

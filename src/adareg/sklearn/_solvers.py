@@ -15,7 +15,9 @@ import scipy.optimize  # type: ignore[import-untyped]
 import torch
 from numpy.typing import NDArray
 
+from adareg.nn.evidence import FIRST
 from adareg.nn.regularizer import AdaReg
+from adareg.sklearn import _evidence as evidence
 from adareg.sklearn import _prior as prior
 from adareg.sklearn._data import Samples
 from adareg.sklearn._network import Objective, Values
@@ -68,6 +70,11 @@ class SGD:
             return self._momentum * self._velocity - self.rate * gradient
         return self._velocity
 
+    @property
+    def reach(self) -> float:
+        """How far a gradient of one moves a weight in the end, momentum included."""
+        return self.rate / ((1 - self._momentum) or 1)  # without friction there is no end
+
     def end_epoch(self, seen: int) -> None:
         """``"invscaling"``: the learning rate for the next epoch."""
         if self._schedule == "invscaling":
@@ -113,12 +120,15 @@ def _prior_changes(
 
     SGD gets proximal steps: with the penalty in the gradient it would need a learning rate
     below ``1/(λv²)``, and diverge above it. Adam, which scales its steps, has no such trouble.
+    Momentum multiplies what a gradient does but not a proximal step. Where λ is chosen that is
+    a matter of its scale; where it is learned, the step has to keep up.
     """
     if reg is None:
         return [], []
     if isinstance(optimizer, Adam):
         return prior.add_gradients(reg), []
-    return [], prior.shrink(reg, optimizer.rate)
+    learned = reg.rule == evidence.RULE
+    return [], prior.shrink(reg, optimizer.reach if learned else optimizer.rate)
 
 
 def minimize(
@@ -130,15 +140,15 @@ def minimize(
 ) -> tuple[int, float, bool]:
     """L-BFGS in rounds of ``update_every`` iterations, with an update of the prior between.
 
-    Without a prior it is one round. With one, rounds end when one that ran to its own end has
-    lowered the value by less than ``tol``: then neither weights nor prior want to move.
+    The evidence rule has rounds of 50. Without a prior it is one round; with one, see
+    :func:`_is_settled`.
 
     Returns:
         Iterations, the last value without the prior, and whether it converged.
     """
     function = _Function(objective, reg, samples)
     start, iterations, calls = function.start(), 0, 0
-    length = settings.max_iter if reg is None else settings.update_every
+    length = _round(settings, reg)
     while True:
         before, _ = function(start)
         done = scipy.optimize.minimize(
@@ -155,11 +165,30 @@ def minimize(
         )
         start, iterations, calls = done.x, iterations + done.nit, calls + done.nfev
         function(start)  # the last call was not always at the solution
-        finished = done.status == 0 and (reg is None or before - done.fun < settings.tol)
+        finished = _is_settled(done, reg, before - done.fun < settings.tol)
         if finished or iterations >= settings.max_iter or calls >= settings.max_fun:
             return iterations, function.loss, finished
         if reg is not None:
-            prior.update(reg)
+            prior.update(reg, samples)
+
+
+def _round(settings: Parameters, reg: AdaReg | None) -> int:
+    """The most iterations until the next update."""
+    if reg is None:
+        return settings.max_iter
+    return FIRST if reg.rule == evidence.RULE else settings.update_every
+
+
+def _is_settled(done: Any, reg: AdaReg | None, small: bool) -> bool:
+    """Whether neither weights nor prior want to move, after a round.
+
+    It has run to its own end, and the gain since the update was small. Under the evidence rule's
+    weak priors L-BFGS creeps along flat directions, and a whole round of small gain is enough.
+    """
+    ended = done.status == 0
+    if reg is None or reg.evidence is None:
+        return ended and (reg is None or small)
+    return small and (ended or done.nit == FIRST) and reg.evidence.updates > 0
 
 
 class _Function:

@@ -1,0 +1,89 @@
+"""What ``rule="evidence"`` needs of an estimator: its likelihood, and data for the updates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adareg.nn.curvature import SAMPLES
+from adareg.nn.evidence import Evidence
+from adareg.nn.regularizer import AdaReg
+from adareg.nn.select import Selection
+from adareg.sklearn._data import Samples
+from adareg.sklearn._network import layer_units
+from adareg.sklearn._parameters import Parameters
+
+RULE = "evidence"
+
+_OTHERS = "use another rule, or strength=None for no prior"
+
+
+def is_chosen(settings: Parameters) -> bool:
+    """Whether there is to be a prior, and it is this rule's."""
+    return bool(settings.strength) and settings.rule == RULE
+
+
+def check(output: str, outputs: int, sample_weight: Any) -> None:
+    """Refuse a loss or weights for which the rule has no likelihood.
+
+    Args:
+        output: the last layer's activation, a key of ``OUTPUTS``.
+        outputs: how many there are.
+        sample_weight: what ``fit`` was given.
+    """
+    if output == "exp":
+        raise ValueError(
+            f"loss='poisson' with rule='evidence': expected loss='squared_error'; {_OTHERS}"
+        )
+    if output == "logistic" and outputs > 1:
+        raise ValueError(
+            f"multi-label targets ({outputs} labels) with rule='evidence': expected one class "
+            f"for each sample; {_OTHERS}"
+        )
+    if sample_weight is not None:
+        raise ValueError(
+            "sample_weight with rule='evidence': expected None, since the rule counts samples "
+            f"and a weight does not say for how many one stands; repeat rows, {_OTHERS}"
+        )
+
+
+def make(model: nn.Sequential, layers: Selection, output: str, n_samples: int) -> AdaReg:
+    """A regularizer that fits the loss whose gradient the solvers follow.
+
+    That is the mean cross-entropy, or half the squared error, summed over targets and averaged
+    over samples.
+    """
+    if output != "identity":
+        return AdaReg(model, layers, rule=RULE, n_samples=n_samples, likelihood="classification")
+    return AdaReg(
+        model,
+        layers,
+        rule=RULE,
+        n_samples=n_samples,
+        likelihood="regression",
+        loss_scale=layer_units(model)[-1] / 2,
+    )
+
+
+def go_on(new: AdaReg, old: AdaReg) -> None:
+    """Take over all that the old regularizer has learned, but for the number of samples."""
+    n_samples = _of(new).n_samples
+    new.load_state_dict(old.state_dict())
+    _of(new).n_samples = n_samples
+
+
+def batch(reg: AdaReg, samples: Samples) -> tuple[Tensor, Tensor]:
+    """What an update looks at: inputs, and labels or targets. Each update draws anew."""
+    known = _of(reg)
+    draws = torch.Generator().manual_seed(known.updates)
+    index = torch.randperm(len(samples), generator=draws)[:SAMPLES]
+    x, y = samples.tensors(index.numpy())
+    one_hot = known.likelihood == "classification" and y.shape[1] > 1
+    return x, y.argmax(1) if one_hot else y
+
+
+def _of(reg: AdaReg) -> Evidence:
+    assert reg.evidence is not None
+    return reg.evidence
