@@ -276,3 +276,34 @@ def test_a_loop_may_count_its_steps_and_update_by_itself():
     plain = AdaReg(model)
     assert plain.evidence is None
     assert not plain.is_due(1000)
+
+
+@pytest.mark.parametrize("momentum", [{}, {"momentum": 0.9}, {"momentum": 0.8, "dampening": 0.5}])
+def test_proximal_steps_end_where_loss_and_prior_are_in_balance(momentum):
+    """Where momentum makes more of the loss's gradients, it must of the prior's as well."""
+    torch.manual_seed(0)
+    x, y = torch.randn(40, 5, dtype=torch.float64), torch.randn(40, 2, dtype=torch.float64)
+    model = nn.Linear(5, 2, bias=False, dtype=torch.float64)
+    reg = AdaReg(model, "all", rule="evidence", n_samples=40, likelihood="regression")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, **momentum)
+    reg.attach(optimizer, "proximal", update_every=10**9, data=(x, y))
+    reg.update()
+    for _ in range(1500):
+        optimizer.zero_grad()
+        mse_loss(model(x), y).backward()
+        optimizer.step()
+    (prior,) = reg.priors.values()
+    precision = torch.kron(prior.row.dense(), prior.col.dense())
+    normal = torch.kron(torch.eye(2).double(), x.T @ x) / y.numel()
+    right = (y.T @ x).flatten() / y.numel()
+    exact = torch.linalg.solve(normal + reg.strength * precision, right).view(2, 5)
+    torch.testing.assert_close(model.weight.detach(), exact, rtol=1e-9, atol=1e-12)
+
+
+def test_proximal_steps_need_gradients_that_are_not_rescaled():
+    model = mlp()
+    reg = AdaReg(model, "all", rule="evidence", n_samples=60)
+    with pytest.raises(
+        ValueError, match="Adam rescales them: mode='proximal' needs torch.optim.SGD"
+    ):
+        reg.attach(torch.optim.Adam(model.parameters()), "proximal")

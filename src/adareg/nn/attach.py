@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from adareg.core.linalg import is_sharded, local, result_dtype
@@ -112,7 +112,15 @@ class Attachment:
                     _shrink(one, rate * self._reg.strength, skipped)
 
     def _learning_rate(self, optimizer: Optimizer, layer: Layer) -> float | Tensor:
-        rate: float | Tensor = optimizer.param_groups[self._groups[layer.name]]["lr"]
+        """By how much the gradients of the loss move a weight that is pulled evenly.
+
+        A strength that is learned must meet the loss's gradients as they are, and momentum makes
+        more of them. One that is chosen has the learning rate itself, as AdamW's weight decay.
+        """
+        group = optimizer.param_groups[self._groups[layer.name]]
+        rate: float | Tensor = group["lr"]
+        if self._reg.rule == "evidence":
+            rate = rate * (1 - group["dampening"]) / (1 - group["momentum"])
         return rate
 
     def _count(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
@@ -256,6 +264,11 @@ def _refuse_what_cannot_shrink(reg: AdaReg, optimizer: Optimizer) -> None:
                 f"{name}: its weight is parametrized, so it cannot be set as mode='proximal' "
                 f"must; use mode='coupled'"
             )
+    kind = type(optimizer).__name__
+    if reg.rule == "evidence" and not isinstance(optimizer, SGD):
+        raise ValueError(
+            f"rule='evidence' learns how strong the prior is beside the gradients of the loss, and "
+            f"{kind} rescales them: mode='proximal' needs torch.optim.SGD; use mode='coupled'"
+        )
     if not all("lr" in group for group in optimizer.param_groups):
-        kind = type(optimizer).__name__
         raise ValueError(f"{kind} has no learning rate 'lr', which mode='proximal' needs")

@@ -218,7 +218,7 @@ class AdaReg:
             mode: ``"coupled"`` adds the penalty's gradient ``2λ·Ωr W Ωc`` to each weight's own,
                 which is the same as adding the penalty to the loss. ``"proximal"`` shrinks the
                 weights after the step, exactly and at any learning rate, as AdamW does for
-                weight decay.
+                weight decay; with ``rule="evidence"`` for SGD alone.
             update_every: call :meth:`update` after every so many optimizer steps; ``None``
                 leaves it to you, but for ``rule="evidence"``, which then updates after 50 steps
                 and whenever their number has grown by 30 %.
