@@ -120,7 +120,7 @@ class Attachment:
         group = optimizer.param_groups[self._groups[layer.name]]
         rate: float | Tensor = group["lr"]
         if self._reg.rule == "evidence":
-            rate = rate * (1 - group["dampening"]) / (1 - group["momentum"])
+            rate = rate * (1 - group["dampening"]) / ((1 - group["momentum"]) or 1)
         return rate
 
     def _count(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
