@@ -101,6 +101,13 @@ def test_a_network_that_diverged_counts_as_knowing_nothing():
     assert found.effects[0].value == pytest.approx(-50, abs=2)
 
 
+def test_the_median_cell_is_told_beside_the_mean():
+    """One cell in which weight decay fails does not pass for a gain everywhere."""
+    found = judge(Records(world(lambda m, i: -90.0 * (m == "weight-decay" and i == 0))))
+    assert found["evidence-average"].verdict == "met"
+    assert "in the median cell 0.00" in found["evidence-average"].measured
+
+
 def test_averages_are_those_of_the_records():
     made = world(good, names=["smalldata-wine", "smalldata-digits"])
     found = judge(Records(made))["evidence-average"]

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any
 
 from adareg.lab.claims.base import MIN_SEEDS, NOT_ENOUGH, PARTLY, Claim, Effect, Judgement
 from adareg.lab.claims.bootstrap import interval
 from adareg.lab.claims.view import Cell, Records
-from adareg.lab.claims.words import change, label, number, several
+from adareg.lab.claims.words import change, label, number, several, signed
 from adareg.lab.experiments import GROUPS
 from adareg.lab.methods import METHODS
 from adareg.lab.records import Record
@@ -153,10 +153,11 @@ def on_average(records: Records) -> Judgement:
     overall = _effect("all cells", [fmean(one[seed] for one in each) for seed in seeds])
     effects = [overall, *_by_data(found, each, seeds)]
     verdict = MET if overall.low > 0 else PARTLY if overall.value > 0 else NOT_MET
+    middle = median(fmean(one.values()) for one in each)
     return Judgement(
         verdict=verdict,
         measured=f"Evidence less tuned weight decay, mean of {several(len(found), 'cell')}: "
-        f"{change(overall)}.",
+        f"{change(overall)}; in the median cell {signed(middle, 2)}.",
         effects=tuple(effects),
     )
 
