@@ -56,12 +56,34 @@ def test_spaces_are_logarithmic_or_not():
 
 def test_the_lowest_finite_loss_is_chosen():
     losses = {0.1: 3.0, 0.2: math.nan, 0.3: 1.0, 0.4: -math.inf, 0.5: 2.0}
-    found = tuning.choose((Replica("dropout", 7, v), loss) for v, loss in losses.items())
+    found = tuning.choose((Replica("dropout", 7, v), (0.0, loss)) for v, loss in losses.items())
     assert found["dropout", 7].value == 0.3
     assert found["dropout", 7].loss == 1.0
     assert tuning.chosen(Replica("dropout", 7), found).value == 0.3
     assert tuning.chosen(Replica("evidence+dropout", 7), found).value == 0.3
     assert tuning.chosen(Replica("evidence", 7), found).value is None
+
+
+def test_errors_count_before_the_loss_if_accuracy_is_to_decide():
+    trials = {0.1: (0.5, 1.0), 0.2: (0.25, 3.0), 0.3: (0.25, 2.0), 0.4: (0.0, math.nan)}
+    found = tuning.choose((Replica("dropout", 7, v), judged) for v, judged in trials.items())
+    assert found["dropout", 7].value == 0.3
+    assert found["dropout", 7].loss == 2.0
+
+
+def test_trials_are_judged_by_accuracy_if_asked_to():
+    source, config = fake("digits"), replace(CONFIG, choose="accuracy")
+    x, y = source.x_train.double(), source.y_train
+    (outcome,) = run(source, ("weight-decay",), config, seeds=(0,))
+    own = random.subset(len(x), 20, 0)[16:]
+    judged = {}
+    for value, loss in outcome.arrays["trials"]:
+        network, _ = alone.train(Replica("weight-decay", 0, value), CONFIG.without_held_out(), x, y)
+        judged[value] = int((network(x[own]).argmax(1) != y[own]).sum()), loss
+    assert outcome.metrics["tuned"] == min(judged, key=judged.__getitem__)
+    assert config.digest != CONFIG.digest
+    with pytest.raises(ValueError, match="choose='accuracy': .* has no classes"):
+        run(fake("sarcos"), ("none",), replace(config, data="sarcos"))
 
 
 def test_a_fifth_of_a_seeds_own_samples_is_held_out():

@@ -46,6 +46,8 @@ def check(config: Config, source: Dataset, replicas: Sequence[Replica]) -> None:
     for method in {METHODS[replica.method] for replica in replicas}:
         if method.layers == "conv" and not ARCHITECTURES[config.data].channels:
             raise ValueError(f"{method.label}: the network for {config.data} has no convolutions")
+    if config.choose == "accuracy" and source.task == "regression":
+        raise ValueError(f"choose='accuracy': {source.name} has no classes; use choose='loss'")
     if config.trials and not config.held_out:
         raise ValueError(f"n={config.n}: trials need five samples or more, to hold out a fifth")
     normed = any(METHODS[replica.method].batch_norm for replica in replicas)
@@ -96,12 +98,17 @@ def _tune(
 
 def _validate(
     config: Config, data: Data, replicas: Sequence[Replica], progress: Progress
-) -> list[tuple[Replica, float]]:
-    """Train on four fifths of the samples; the loss of each replica on the others."""
+) -> list[tuple[Replica, tuple[float, float]]]:
+    """Train on four fifths of the samples; what each replica is judged by on the others.
+
+    The share of errors if that is to count, else 0, and the loss.
+    """
     architecture = ARCHITECTURES[config.data]
     trainer = Trainer(replicas, architecture, config, data, progress, hold_out=True)
     deque(trainer.run(), maxlen=0)
-    return list(zip(replicas, trainer.validation_loss().tolist(), strict=True))
+    loss = trainer.validation_loss()
+    errors = trainer.validation_errors() if config.choose == "accuracy" else torch.zeros_like(loss)
+    return list(zip(replicas, zip(errors.tolist(), loss.tolist(), strict=True), strict=True))
 
 
 def _add_costs(

@@ -11,9 +11,11 @@ from typing import Any
 
 PRECISIONS = ("float32", "tf32", "float64")
 
+CHOICES = ("loss", "accuracy")
+
 #: Fields that are newer than the first records. At its default such a field does not count in the
 #: digest, so that older records are still found.
-_LATER: frozenset[str] = frozenset({"trials"})
+_LATER: frozenset[str] = frozenset({"trials", "choose"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,8 @@ class Config:
         precision: of matrix products: "float32", "tf32" (GPU), or "float64" throughout.
         trials: how many values a method with something to tune tries on a held-out fifth of its
             own n samples, before it is trained on all of them; 0 for no tuning.
+        choose: what trials are judged by on that fifth: "loss", or of classifiers "accuracy",
+            and among those of equal accuracy the loss.
     """
 
     data: str
@@ -59,6 +63,7 @@ class Config:
     covariances: bool = False
     precision: str = "tf32"
     trials: int = 0
+    choose: str = "loss"
 
     def __post_init__(self) -> None:
         for name in ("batch", "blocks", "epochs"):
@@ -93,6 +98,7 @@ class Config:
             "a number between 0 and upper",
         )
         self._check("precision", self.precision in PRECISIONS, f"one of {', '.join(PRECISIONS)}")
+        self._check("choose", self.choose in CHOICES, f"one of {', '.join(CHOICES)}")
 
     def _check(self, name: str, ok: bool, accepted: str) -> None:
         if not ok:

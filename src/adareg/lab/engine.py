@@ -232,9 +232,16 @@ class Trainer:
 
     def validation_loss(self) -> Tensor:  # (R,), float64
         """Mean loss on the held-out samples."""
+        return self._validate(self.data.loss)
+
+    def validation_errors(self) -> Tensor:  # (R,), float64
+        """The share of held-out samples that are put into a wrong class."""
+        return self._validate(lambda output, labels: output.argmax(-1) != labels)
+
+    def _validate(self, measure: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         total = torch.zeros(len(self.replicas), dtype=torch.float64, device=self.data.x.device)
         for part, output in self.predict(self.data.x, self.held_out):
-            total += self.data.loss(output, self.data.y[self.held_out[:, part]]).double().sum(1)
+            total += measure(output, self.data.y[self.held_out[:, part]]).double().sum(1)
         return total / self.held_out.shape[1]
 
     def noises(self) -> dict[int, float]:

@@ -53,18 +53,26 @@ def judge(method: str) -> str:
     return METHODS[method].tuned_as or method
 
 
-def choose(found: Iterable[tuple[Replica, float]]) -> Choices:
-    """The value with the lowest validation loss, for each method and seed of some trials."""
-    tried: dict[tuple[str, int], list[list[float]]] = defaultdict(list)
-    for replica, loss in found:
+def choose(found: Iterable[tuple[Replica, tuple[float, float]]]) -> Choices:
+    """The value with the fewest errors, then the lowest loss, of each method's and seed's trials.
+
+    Errors are all 0 where the loss alone is to decide.
+    """
+    tried: dict[tuple[str, int], list[tuple[float, float, float]]] = defaultdict(list)
+    for replica, (errors, loss) in found:
         assert replica.value is not None
-        tried[replica.method, replica.seed].append([replica.value, loss])
+        tried[replica.method, replica.seed].append((errors, loss, replica.value))
     return {key: _best(each) for key, each in tried.items()}
 
 
-def _best(tried: list[list[float]]) -> Choice:
-    value, loss = min(tried, key=_by_loss)
-    return Choice(value, loss, tried)
+def _best(tried: list[tuple[float, float, float]]) -> Choice:
+    _, loss, value = min(tried, key=_by_validation)
+    return Choice(value, loss, [[value, loss] for _, loss, value in tried])
+
+
+def _by_validation(trial: tuple[float, float, float]) -> tuple[float, float]:
+    errors, loss, _ = trial
+    return (errors, loss) if math.isfinite(loss) else (math.inf, math.inf)
 
 
 def find(replica: Replica, choices: Choices) -> Choice | None:
@@ -82,10 +90,6 @@ def tried(replica: Replica, choices: Choices) -> list[list[float]]:
     """Value and validation loss of each trial that decided for a network."""
     choice = find(replica, choices)
     return [] if choice is None else choice.trials
-
-
-def _by_loss(trial: Sequence[float]) -> float:
-    return trial[1] if math.isfinite(trial[1]) else math.inf
 
 
 def trainings(config: Config, method: str) -> int:
