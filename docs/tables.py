@@ -22,8 +22,8 @@ BENCHMARK, RULE = ROOT / "docs/smalldata.md", ROOT / "docs/evidence.md"
 BEGIN, END = "<!-- tables: begin; written by docs/tables.py -->\n", "<!-- tables: end -->"
 
 
-def tables(records: Path) -> str:
-    """All tables, as Markdown."""
+def tables(records: Path, by_accuracy: Path) -> str:
+    """All tables of the benchmark, as Markdown."""
     found = smalldata.studied(studies.select(studies.readable(Store(records))[0]))
     if not found:
         return "There are no records yet.\n"
@@ -34,6 +34,7 @@ def tables(records: Path) -> str:
         *_ranks(rows),
         *_costs(rows),
         *_gains(rows),
+        *_choices(rows, Store(by_accuracy).frame()),
     ]
     return "\n".join(lines) + "\n"
 
@@ -93,6 +94,28 @@ def _gains(rows: pd.DataFrame) -> Iterator[str]:
             yield f"| {n:,} | {none} | {' | '.join(cells)} |"
 
 
+def _choices(by_loss: pd.DataFrame, by_accuracy: pd.DataFrame) -> Iterator[str]:
+    yield ""
+    yield (
+        "Points of accuracy if trials are judged by their accuracy, and among equals by their loss "
+        "(`--set choose=accuracy`), instead of their loss:"
+    )
+    yield ""
+    cell = ["data", "n", "method"]
+    accuracy = {
+        choice: 100 * rows.groupby(cell)["test_accuracy"].mean()
+        for choice, rows in (("loss", by_loss), ("accuracy", by_accuracy))
+    }
+    methods = style.ordered(by_accuracy["method"])
+    heads = [f"{_name(method)}, by {choice}" for method in methods for choice in accuracy]
+    yield f"| data | n | {' | '.join(heads)} | evidence |"
+    yield "|---|--:|" + "--:|" * (len(heads) + 1)
+    for data, n in sorted(set(zip(by_accuracy["data"], by_accuracy["n"], strict=True))):
+        each = [accuracy[choice][data, n, m] for m in methods for choice in accuracy]
+        numbers = [f"{x:.1f}" for x in (*each, accuracy["loss"][data, n, "evidence"])]
+        yield f"| {data} | {n} | {' | '.join(numbers)} |"
+
+
 def _change(table: pd.DataFrame, key: tuple[str, int, str]) -> str:
     if key not in table.index:
         return "–"
@@ -133,7 +156,7 @@ def filled(text: str, tables: str) -> str:
 def pages() -> dict[Path, str]:
     """Each page that has tables, as it should be."""
     made = {
-        BENCHMARK: tables(ROOT / "results/records"),
+        BENCHMARK: tables(ROOT / "results/records", ROOT / "results/by-accuracy"),
         RULE: comparison(ROOT / "results/bench/evidence-compare.json"),
     }
     return {page: filled(page.read_text(encoding="utf-8"), text) for page, text in made.items()}

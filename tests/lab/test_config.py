@@ -63,7 +63,7 @@ def test_every_field_changes_the_digest():
         "data": "mnist", "n": 31, "batch": 9, "blocks": 3, "epochs": 2, "lr": 1e-3,
         "weight_decay": 0.1, "dropout": 0.1, "decov": 0.1, "strength": 1e-3, "lower": 1e-2,
         "upper": 1e2, "augment": True, "evaluate_every": 1, "test": 5, "covariances": True,
-        "precision": "float64", "trials": 3,
+        "precision": "float64", "trials": 3, "choose": "accuracy",
     }  # fmt: skip
     assert others.keys() == {field.name for field in fields(Config)}
     digests = {replace(BASE, **{name: value}).digest for name, value in others.items()}
