@@ -56,7 +56,7 @@ def assert_sound(reg, model):
 
 def as_matrix(kind, gradient):
     """A weight's gradient as (groups, p, d), written out for each kind of layer."""
-    if kind == "grouped":
+    if kind.startswith("grouped"):
         return gradient.reshape(2, gradient.shape[0] // 2, -1)
     if kind == "transposed":  # (in, out, *kernel)
         return gradient.swapaxes(0, 1).reshape(1, gradient.shape[1], -1)
@@ -75,6 +75,13 @@ class Attending(nn.Module):
 
     def forward(self, x):
         return self.head(self.layer(x, x, x)[0].mean(1))
+
+
+class Doubled(nn.Conv2d):
+    """A convolution that is not what it is called."""
+
+    def forward(self, x):
+        return super().forward(x).square()
 
 
 class Twice(nn.Module):
@@ -119,6 +126,35 @@ MODELS = {
             nn.Linear(45, 3),
         ),
         (2, 5, 4),
+        "0.weight",
+    ),
+    "dilated": (
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 3, (3, 2), dilation=(1, 2), padding="same"),
+            nn.Tanh(),
+            nn.Flatten(),
+            nn.Linear(60, 3),
+        ),
+        (2, 5, 4),
+        "0.weight",
+    ),
+    "reflecting": (
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 3, 3, padding=1, padding_mode="reflect"), nn.Flatten(), nn.Linear(60, 3)
+        ),
+        (2, 5, 4),
+        "0.weight",
+    ),
+    "of another kind": (
+        lambda: nn.Sequential(Doubled(2, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(36, 3)),
+        (2, 5, 4),
+        "0.weight",
+    ),
+    "grouped images": (
+        lambda: nn.Sequential(
+            nn.Conv2d(4, 6, 2, groups=2), nn.Tanh(), nn.Flatten(), nn.Linear(72, 3)
+        ),
+        (4, 5, 4),
         "0.weight",
     ),
     "grouped": (
