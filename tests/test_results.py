@@ -195,7 +195,9 @@ def test_what_readme_says_of_the_small_data_benchmark_holds():
     )
     rows = figures["smalldata"].frame(found)
     ranks = figures["smalldata"].average_ranks(rows, "quality").mean()
-    assert ranks.idxmin() == "evidence"
+    best = list(ranks.sort_values().index)
+    assert set(best[:2]) == {"dropout", "evidence+dropout"}
+    assert best[2] == "evidence"
     assert len(ranks) == 10
     text = " ".join((ROOT / "README.md").read_text().split())
     assert f"n from {rows['n'].min()} to {rows['n'].max():,}" in text
