@@ -12,15 +12,15 @@ from torch import nn
 from torch.optim import Optimizer
 
 from adareg.core.spectrum import check_bounds
-from adareg.nn.attach import MODES, Attachment
-from adareg.nn.regularizer import (
-    AdaReg,
-    _check_data,
-    _check_rule,
-    _is_positive_integer,
-    _make_evidence,
-    _resolve_strength,
+from adareg.nn.arguments import (
+    check_any_rule,
+    check_data,
+    is_positive_integer,
+    make_evidence,
+    resolve_strength,
 )
+from adareg.nn.attach import MODES, Attachment
+from adareg.nn.regularizer import AdaReg
 from adareg.nn.select import Selection
 
 
@@ -43,19 +43,19 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check everything that needs no model."""
-        _check_rule(self.rule)
+        check_any_rule(self.rule)
         later = 1 if self.counts_samples and self.n_samples is None else self.n_samples
-        if _make_evidence(self.rule, later, self.likelihood, self.loss_scale) is None:
-            _resolve_strength(self.strength, later)
+        if make_evidence(self.rule, later, self.likelihood, self.loss_scale) is None:
+            resolve_strength(self.strength, later)
         check_bounds(self.bounds)
-        _check_data(self.rule, self.data)
+        check_data(self.rule, self.data)
         if self.model is not None and not isinstance(self.model, str):
             raise ValueError(f"model={self.model!r}: expected the name of a submodule, or None")
         if self.mode not in MODES:
             raise ValueError(f"mode={self.mode!r}: expected one of {', '.join(map(repr, MODES))}")
         every = {"every_n_epochs": self.every_n_epochs, "every_n_steps": self.every_n_steps}
         for name, value in every.items():
-            if value is not None and not _is_positive_integer(value):
+            if value is not None and not is_positive_integer(value):
                 raise ValueError(f"{name}={value!r}: expected a positive integer or None")
         if None not in every.values():
             raise ValueError(f"{every}: updates go by epochs or by steps; give one of the two")

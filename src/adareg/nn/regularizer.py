@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
-from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -17,14 +15,20 @@ from adareg.core.linalg import NonFiniteError, factor_dtype, is_sharded, local, 
 from adareg.core.metrics import spectral_norm, stable_rank
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
-from adareg.core.rules import check_rule, solve_all
+from adareg.core.rules import solve_all
 from adareg.core.spectrum import BOUNDS, check_bounds
+from adareg.nn.arguments import (
+    check_any_rule,
+    check_data,
+    is_positive_integer,
+    make_evidence,
+    resolve_strength,
+)
 from adareg.nn.attach import MODES, Attachment
 from adareg.nn.distributed import Team, group_of, solve_together
 from adareg.nn.evidence import Correlations, Evidence
 from adareg.nn.groups import Group, make_groups, placement
 from adareg.nn.select import Layer, Selection, by_name, select
-from adareg.nn.sources import Given
 from adareg.nn.state import collapsed, completed, is_identity, padded
 
 _FORMAT = 1
@@ -85,10 +89,10 @@ class AdaReg:
         self.model = model
         self._process_group = process_group
         self.bounds = check_bounds(bounds)
-        self._evidence = _make_evidence(rule, n_samples, likelihood, loss_scale)
+        self._evidence = make_evidence(rule, n_samples, likelihood, loss_scale)
         if self._evidence is None:
-            self.strength = _resolve_strength(strength, n_samples)
-        self.rule = _check_rule(rule)
+            self.strength = resolve_strength(strength, n_samples)
+        self.rule = check_any_rule(rule)
         self._layers = {layer.name: layer for layer in select(model, layers)}
         start = MatrixNormal.identity if self._evidence is None else evidence.start
         self._regroup({n: start(x.blank) for n, x in self._layers.items()})
@@ -105,7 +109,7 @@ class AdaReg:
     def strength(self, value: float) -> None:
         if self._evidence is not None:
             raise ValueError("rule='evidence' learns the strength; it cannot be set")
-        self._strength = _resolve_strength(value, None)
+        self._strength = resolve_strength(value, None)
 
     @property
     def layers(self) -> dict[str, Layer]:
@@ -237,11 +241,11 @@ class AdaReg:
         """
         if mode not in MODES:
             raise ValueError(f"mode={mode!r}: expected one of {', '.join(map(repr, MODES))}")
-        if update_every is not None and not _is_positive_integer(update_every):
+        if update_every is not None and not is_positive_integer(update_every):
             raise ValueError(f"update_every={update_every!r}: expected a positive integer or None")
         if self._attachment is not None and self._attachment.active:
             raise RuntimeError("this AdaReg is attached already; call remove() on its handle first")
-        _check_data(self.rule, data)
+        check_data(self.rule, data)
         handles = []
         if self._evidence is not None:
             self._refuse_processes()
@@ -355,8 +359,8 @@ class AdaReg:
                 raise ValueError(f"state has format {state['format']!r}, expected {_FORMAT}")
             learned = state.get("evidence")
             learned = None if learned is None else Evidence.from_state(learned)
-            strength = 1.0 if learned else _resolve_strength(state["strength"], None)
-            bounds, rule = check_bounds(tuple(state["bounds"])), _check_rule(state["rule"])
+            strength = 1.0 if learned else resolve_strength(state["strength"], None)
+            bounds, rule = check_bounds(tuple(state["bounds"])), check_any_rule(state["rule"])
             steps = int(state["steps"])
             stored = {
                 name: (Precision(*factors["row"]), Precision(*factors["col"]))
@@ -472,60 +476,3 @@ def _fits(precision: Precision, shape: torch.Size) -> bool:
         and (scale.shape == shape[:-1] if scale is not None else basis.shape[-1] == shape[-1])
         and all(bool((tensor > 0).all()) for tensor in tensors[1:])
     )
-
-
-def _is_positive_integer(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) > 0
-
-
-def _check_rule(rule: str) -> str:
-    if rule == "evidence":
-        return rule
-    try:
-        return check_rule(rule)
-    except ValueError as error:
-        raise ValueError(f"{error}, 'evidence'") from None
-
-
-def _make_evidence(
-    rule: str, n_samples: int | None, likelihood: str | None, loss_scale: float | None
-) -> Evidence | None:
-    if rule == "evidence":
-        if not _is_positive_integer(n_samples):
-            raise ValueError(
-                f"rule='evidence' needs the size of the training set; got "
-                f"n_samples={n_samples!r}, expected a positive integer"
-            )
-        return Evidence(
-            int(n_samples),  # type: ignore[arg-type]
-            likelihood or "classification",
-            1.0 if loss_scale is None else loss_scale,
-        )
-    for name, value in (("likelihood", likelihood), ("loss_scale", loss_scale)):
-        if value is not None:
-            raise ValueError(f"{name}={value!r} is used with rule='evidence' alone")
-    return None
-
-
-def _check_data(rule: str, data: Any) -> None:
-    if rule == "evidence":
-        Given(data)
-    elif data is not None:
-        raise ValueError(f"data is used with rule='evidence' alone, not {rule!r}")
-
-
-def _resolve_strength(strength: float | str, n_samples: int | None) -> float:
-    if strength == "auto":
-        if not _is_positive_integer(n_samples):
-            raise ValueError(
-                f"strength='auto' is 1/(2·n_samples) and needs the size of the training set; "
-                f"got n_samples={n_samples!r}, expected a positive integer"
-            )
-        return 1 / (2 * int(n_samples))  # type: ignore[arg-type]
-    if n_samples is not None:
-        raise ValueError(f"n_samples={n_samples!r} is used with strength='auto' alone")
-    if not isinstance(strength, Real) or not 0 < strength < math.inf:
-        raise ValueError(
-            f"strength={strength!r}: expected a positive number, or 'auto' with n_samples"
-        )
-    return float(strength)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from adareg.core.spectrum import BOUNDS, check_bounds
-from adareg.nn.regularizer import _check_rule
+from adareg.nn.arguments import check_any_rule
 from adareg.nn.select import Selection
 
 Check = tuple[Callable[[Any], bool], str]
@@ -142,5 +142,5 @@ def check_parameters(parameters: dict[str, Any]) -> None:
     for name, (accepts, expected) in ACCEPTED.items():
         if name in parameters and not accepts(parameters[name]):
             raise ValueError(f"{name}={parameters[name]!r}: expected {expected}")
-    _check_rule(parameters["rule"])
+    check_any_rule(parameters["rule"])
     check_bounds(parameters["bounds"])
