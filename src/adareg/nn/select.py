@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -16,9 +15,6 @@ from torch.nn.utils import parametrize
 from adareg.core.linalg import is_sharded, whole
 from adareg.core.prior import MatrixNormal
 from adareg.nn.layout import Layout, kind_of, kinds, layouts_of
-
-#: The sharded parameters of each module, by name, as they were when last seen.
-_SHARDED: WeakKeyDictionary[nn.Module, dict[str, Any]] = WeakKeyDictionary()
 
 Selection = str | nn.Module | Iterable[str | nn.Module]
 
@@ -30,6 +26,8 @@ class Layer:
     name: str
     module: nn.Module
     layout: Layout
+    _sharded: list[Any] = field(default_factory=list, compare=False, repr=False)
+    """The weight as it was when last seen sharded; empty if it never was."""
 
     @property
     def weight(self) -> Tensor:
@@ -101,13 +99,10 @@ class Layer:
         Between forward and backward FSDP puts a gathered copy in the place of some parameters:
         a plain one, or with tensor parallelism one on a part of the mesh.
         """
-        if not _SHARDED and not is_sharded(parameter):
-            return parameter
-        known = _SHARDED.setdefault(self.module, {})
-        mesh, name = getattr(parameter, "device_mesh", None), self.layout.parameter
-        if mesh is not None and (name not in known or mesh == known[name].device_mesh):
-            known[name] = parameter
-        return known.get(name, parameter)
+        known, mesh = self._sharded, getattr(parameter, "device_mesh", None)
+        if mesh is not None and (not known or mesh == known[0].device_mesh):
+            known[:] = [parameter]
+        return known[0] if known else parameter
 
     @property
     def _parametrization(self) -> nn.Module:
