@@ -2,6 +2,7 @@
 
 import base64
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -13,12 +14,12 @@ from read_page import Page
 from typer.testing import CliRunner
 
 from adareg.cli import app
-from adareg.lab.claims import CLAIMS
+from adareg.lab.claims import CLAIMS, Records
 from adareg.lab.claims.smalldata import CRITERIA
 from adareg.lab.engine import Replica
 from adareg.lab.experiments import EXPERIMENTS
 from adareg.lab.records import Store
-from adareg.lab.report import build
+from adareg.lab.report import build, studies
 from adareg.lab.report.figures import FIGURES, SMALL_DATA
 
 
@@ -45,6 +46,23 @@ def test_every_section_figure_and_claim_is_there(page):
         assert " ".join(claim.title.split()) in page.text
     for name in EXPERIMENTS:
         assert f"adareg reproduce {name} --scale smoke" in page.text
+
+
+def test_the_first_screen_has_the_sizes_and_the_table_its_rules(tmp_path):
+    accuracy = {"none": 0.9, "adareg": 0.92}
+    for config in EXPERIMENTS["digits"].cells("small"):
+        made = [
+            record("digits", "small", config, Replica(method, seed), test_accuracy=value)
+            for method, value in accuracy.items()
+            for seed in range(5)
+        ]
+        Store(tmp_path).write("digits", config, made)
+    text = Page(build(tmp_path)).text
+    said = text.index("test accuracy, small digits: +2.00 points [+2.00, +2.00]")
+    assert said < text.index("The paper’s claims")
+    assert "MNIST:" not in text[:said]  # there are no records of it
+    assert "A gain counts from 0.5 points of test accuracy on; shares of sizes by" in text
+    assert "weight decay 0.01, dropout 0.5, DeCov 0.01" in text
 
 
 def test_ids_are_unique_and_links_resolve(page):
@@ -116,6 +134,17 @@ def test_the_page_of_the_committed_records_is_small_and_has_their_numbers():
     table = Page(text).csv("accuracy").query("data == 'mnist' and n == 60000 and batch == 256")
     expected = 100 * frame.groupby("method")["test_accuracy"].mean()
     assert table.set_index("method")["mean"].to_dict() == pytest.approx(expected.to_dict())
+
+
+def test_figure_5_shows_the_networks_that_its_claims_are_judged_from():
+    store = Store(Path(__file__).parents[2] / "results/records")
+    readable, _ = studies.readable(store)
+    (figure,) = (figure for figure in FIGURES if figure.key == "correlations")
+    table = figure.draw(studies.select(readable)).data.query("method == 'adareg'")
+    table = table.astype({"row": str, "column": str}).set_index(["n", "row", "column"])["value"]
+    for effect in CLAIMS["correlation-digits"].judge(Records(readable)).effects:
+        i, j, n = re.findall(r"\d+", effect.what.replace(",", ""))
+        assert table[int(n), i, j] == pytest.approx(effect.value), effect.what
 
 
 def test_trajectories_and_matrices_are_those_of_the_records(everything, page):

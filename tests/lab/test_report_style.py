@@ -1,10 +1,15 @@
 """Methods can be told apart, also without colour."""
 
-from itertools import combinations
+from itertools import combinations, pairwise
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
 
 from adareg.lab.experiments import COMPARED
 from adareg.lab.methods import METHODS
 from adareg.lab.report import style
+from adareg.lab.report.figures import curves
 
 
 def test_every_method_has_a_look_of_its_own():
@@ -54,3 +59,24 @@ def test_unknown_methods_are_grey_and_last():
     assert style.look("mystery").colour == "#808080"
     assert style.ordered(["zebra", "adareg", "none"]) == ["none", "adareg", "zebra"]
     assert style.label("zebra") == "zebra"
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [60 * 2**i for i in range(10)] + [60_000],
+        [2**i for i in range(7, 16)] + [60_000],
+        [100, 400, 1600, 3483],
+        list(range(5_000, 50_001, 5_000)),
+    ],
+)
+def test_training_sizes_along_an_axis_have_room(sizes):
+    axes = Figure(figsize=(3.9, 2.9)).subplots()
+    axes.set_xlim(sizes[0], sizes[-1])
+    curves.sizes(axes, pd.Series(sizes))
+    box = axes.get_window_extent()
+    labels = [label.get_window_extent() for label in axes.get_xticklabels()]
+    assert len(labels) > 3
+    assert max(label.x1 for label in labels) > box.x1  # the largest size is named
+    for left, right in pairwise(labels):
+        assert right.x0 - left.x1 > 0.02 * box.width

@@ -18,6 +18,7 @@ A claim holds for many settings (training sizes, batch sizes, tasks). Over their
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -95,6 +96,13 @@ class Claim:
     where: str
     experiments: tuple[str, ...]
     judge: Callable[[Records], Judgement]
+
+    @property
+    def rule(self) -> str:
+        """How the verdict comes about, for readers: the docstring of ``judge``."""
+        text = inspect.getdoc(getattr(self.judge, "func", self.judge)) or ""
+        text = " ".join(text.split()).replace("``base``'s rule", "the rule below the table")
+        return text.replace("``", "")
 
 
 def state(effect: Effect, sign: int, relevant: float) -> State:

@@ -159,7 +159,7 @@ def _insensitive_claim(data: str, name: str, panels: str) -> Claim:
     experiment = f"{data}-generalization"
     return Claim(
         key=f"{data}-batch-size",
-        title=f"AdaReg does not mind large batches on {name}",
+        title=f"Large batches hurt most methods, but not AdaReg, on {name}",
         paper="AdaReg is not sensitive to the size of minibatches, while most of the other methods "
         "suffer from large ones (2048 against 256).",
         where=f"Fig. 2 {panels}",

@@ -42,7 +42,8 @@ def cells_of(records: Records, methods: Sequence[str]) -> list[Cell]:
 def stronger(records: Records) -> Judgement:
     """The mean absolute correlation of the rows is higher with AdaReg, at both training sizes.
 
-    A difference counts from 0.01 on. Both sizes ``yes``: reproduced; both ``no``: not reproduced.
+    A difference counts from 0.01 on. Both sizes ``yes``: reproduced; one of them: partly; both
+    ``no``, or one ``no`` and the other unclear: not reproduced.
     """
     found = grid.rows(cells_of(records, METHODS), CORRELATION, "adareg", ["none"])
     if not found:

@@ -75,7 +75,8 @@ def clearer(records: Records) -> Judgement:
     """Both covariances have stronger correlations at n = 60,000 than at n = 600.
 
     The mean absolute correlation beside the diagonal, paired by seed; a difference counts from
-    0.01 on. Rows and columns ``yes``: reproduced; one of them: partly; both ``no``: not reproduced.
+    0.01 on. Rows and columns ``yes``: reproduced; one of them: partly; both ``no``, or one ``no``
+    and the other unclear: not reproduced.
     """
     cells = _cells(records)
     if len(cells) < len(SIZES) or not cells[0].like(cells[1], {"n"}):
@@ -107,7 +108,7 @@ def at_bound(records: Records) -> Judgement:
     """The mean variance in the row covariance is at its lower bound, at both training sizes.
 
     At the bound is up to 1.1 times it: ``yes`` when the interval ends below that, ``no`` when it
-    starts above.
+    starts above; shares of the two sizes by ``base``'s rule.
     """
     return _levels(records, VARIANCE, AT_BOUND, below=True, text="Mean row variance")
 
@@ -116,7 +117,7 @@ def same_pattern(records: Records) -> Judgement:
     """The row covariance has the pattern of the weights' correlation, at both training sizes.
 
     The correlation between the entries of the two beside the diagonal: ``yes`` when the interval
-    lies above 0.5, ``no`` when it lies below.
+    lies above 0.5, ``no`` when it lies below; shares of the two sizes by ``base``'s rule.
     """
     text = "Correlation between the two patterns"
     return _levels(records, LIKENESS, SAME, below=False, text=text)

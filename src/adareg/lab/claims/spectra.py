@@ -25,7 +25,7 @@ def smaller(records: Records, data: str, quantity: Quantity) -> Judgement:
 SPECTRA = [
     Claim(
         key=f"{data}-{key}",
-        title=f"AdaReg has the smallest {quantity.name} on {name}",
+        title=f"AdaReg lowers the {quantity.name} on {name}, more than weight decay",
         paper=text,
         where=f"Fig. 4 {panel}",
         experiments=(f"{data}-spectra", f"{data}-generalization"),

@@ -10,10 +10,11 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from adareg.lab.claims import CLAIMS, Claim, Judgement, Records, judge, smalldata
+from adareg.lab.claims import CLAIMS, Claim, Effect, Judgement, Records, judge, smalldata
 from adareg.lab.claims.base import NOT_ENOUGH, NOT_REPRODUCED, PARTLY, REPRODUCED
 from adareg.lab.claims.show import SYMBOLS
 from adareg.lab.claims.smalldata import MET, NOT_MET
+from adareg.lab.claims.words import change
 from adareg.lab.experiments import EXPERIMENTS, SCALES
 from adareg.lab.records import Record, Store
 from adareg.lab.report import cost, origin, render, studies
@@ -31,10 +32,27 @@ DATA = {
     "cifar10": "CIFAR-10",
     "sarcos": "SARCOS",
     "digits": "scikit-learn's 8 x 8 digits",
-    "digits-completion": "halves of those digits",
-    "wine": "its wines",
-    "breast-cancer": "its cells",
-    "diabetes": "its patients",
+    "digits-completion": "halves of scikit-learn's digits",
+    "wine": "scikit-learn's wines",
+    "breast-cancer": "scikit-learn's breast cancers",
+    "diabetes": "scikit-learn's diabetes patients",
+}
+#: The claims that answer a stranger's question: what changes, and the digits to show.
+ANSWERS = {
+    "mnist-improves": ("test accuracy, MNIST", 2),
+    "cifar-improves": ("test accuracy, CIFAR-10", 2),
+    "digits-generalization": ("test accuracy, small digits", 2),
+    "sarcos-explained-variance": ("explained variance, SARCOS (seven torques of a robot arm)", 4),
+    "digits-tasks": ("explained variance, half a digit from its other half", 4),
+    "mnist-stable-rank": ("stable rank of MNIST's last layer (directions that it uses)", 1),
+    "mnist-spectral-norm": ("spectral norm of MNIST's last layer (how much it amplifies)", 1),
+}
+SETTINGS = {
+    "lr": "Adam's step size",
+    "strength": "AdaReg's λ",
+    "weight_decay": "weight decay",
+    "dropout": "dropout",
+    "decov": "DeCov",
 }
 
 
@@ -74,8 +92,10 @@ def build(runs: Path) -> str:
         )
     records = [record for study in chosen.values() for record in study.records]
     judged = Records.of(store)
+    claims = judge(judged)
     return _template().render(
-        verdicts=_verdicts(judge(judged)),
+        verdicts=_verdicts(claims),
+        answers=_answers(claims),
         figures=[render.show(figure, chosen) for figure in FIGURES],
         criteria=_rows(smalldata.CRITERIA, smalldata.judge(judged), CRITERIA),
         contest=[render.show(figure, chosen) for figure in SMALL_DATA],
@@ -106,8 +126,30 @@ def _verdicts(judged: Mapping[str, Judgement]) -> dict[str, Any]:
     rows = _rows(CLAIMS, judged, VERDICTS)
     keys = [row["claim"].key for row in rows]
     grouped = {v: [key for key in keys if judged[key].verdict == v] for v in VERDICTS}
-    titles = {v: [CLAIMS[key].title for key in found] for v, found in grouped.items()}
-    return {"rows": rows, "grouped": grouped, "claims": CLAIMS, "titles": titles, "looks": VERDICTS}
+    return {"rows": rows, "grouped": grouped, "claims": CLAIMS, "looks": VERDICTS}
+
+
+def _answers(judged: Mapping[str, Judgement]) -> dict[str, tuple[str, str]]:
+    """What AdaReg changes against no regularizer, on average over settings: size and interval."""
+    first = {key: judged[key].effects[0] for key in ANSWERS if judged[key].effects}
+    return {
+        what: _size(first[key], digits)
+        for key, (what, digits) in ANSWERS.items()
+        if key in first and "AdaReg − no regularizer, mean of" in first[key].what
+    }
+
+
+def _size(effect: Effect, digits: int) -> tuple[str, str]:
+    size, _, interval = change(effect, digits).partition(" [")
+    return size, f"[{interval}"
+
+
+def _settings(records: list[Record]) -> str:
+    """The strengths of the methods where nothing is tuned, if they are the same everywhere."""
+    configs = [record["config"] for record in records if not record["config"]["trials"]]
+    found = {name: {config[name] for config in configs} for name in SETTINGS}
+    same = {name: values.pop() for name, values in found.items() if len(values) == 1}
+    return ", ".join(f"{SETTINGS[name]} {value}" for name, value in same.items())
 
 
 def _run(chosen: dict[str, Study], records: list[Record]) -> dict[str, Any]:
@@ -117,6 +159,7 @@ def _run(chosen: dict[str, Study], records: list[Record]) -> dict[str, Any]:
     return {
         **known,
         "data": [DATA.get(name, name) for name in known["data"]],
+        "settings": _settings(records),
         "experiments": len(chosen),
         "scales": [scale for scale in SCALES if scale in scales],
         "small": {scale: [n for n in small if chosen[n].scale == scale] for scale in scales},

@@ -33,7 +33,10 @@ SOURCES = ("mnist-correlations", "mnist-generalization", "mnist-optimization")
 
 
 def nearest(studies: Studies) -> list[tuple[int, int, Study]]:
-    """For each of the paper's sizes, the nearest at hand, in ratio, and the study that has it."""
+    """For each of the paper's sizes, the nearest at hand, in ratio, and the study that has it.
+
+    Of several studies it is the one with the most networks of it, as in the verdicts.
+    """
     found = [studies[name] for name in SOURCES if name in studies]
     if not found:
         return []
@@ -46,9 +49,18 @@ def nearest(studies: Studies) -> list[tuple[int, int, Study]]:
     ]
     chosen = []
     for wanted in SIZES:
-        n, study = min(known, key=lambda item: abs(np.log(item[0] / wanted)))
+        n, study = min(
+            known,
+            key=lambda item: (abs(np.log(item[0] / wanted)), -_pairs(item[1], item[0])),
+        )
         chosen.append((wanted, n, study))
     return chosen if chosen[0][1] != chosen[1][1] else chosen[:1]
+
+
+def _pairs(study: Study, n: int) -> int:
+    """How many seeds both methods have."""
+    seeds = [{r["seed"] for r in _networks(study, n, method)} for method in METHODS]
+    return len(set.intersection(*seeds))
 
 
 def _networks(study: Study, n: int, method: str) -> list[Record]:

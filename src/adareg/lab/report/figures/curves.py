@@ -144,8 +144,8 @@ def sizes(axes: Axes, n: pd.Series[int]) -> None:
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
         few = known if len(known) < 7 else known[:: -(-len(known) // 6)]
-        if known[-1] > few[-1] * 1.5:
-            few = np.append(few, known[-1])
+        if known[-1] > few[-1]:  # the largest one is always named, and has room
+            few = np.append(few[few < known[-1] / 2], known[-1])
     else:
         few = known[1::2] if len(known) > 6 else known
     axes.xaxis.set_major_locator(FixedLocator([float(size) for size in few]))

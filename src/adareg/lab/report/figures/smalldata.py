@@ -248,9 +248,12 @@ def _scatter(axes: Axes, table: pd.DataFrame) -> None:
             [row["cost"]], [row["rank"]], marker=look.marker, color=look.colour, linestyle="none",
             markersize=8,
         )  # fmt: skip
+        near = (table["rank"] - row["rank"]).abs() < 0.4
+        ratio = table["cost"] / row["cost"]
+        left = bool((near & (ratio > 1.3) & (ratio < 4)).any())  # another marker is in the way
         axes.annotate(
-            _short(str(row["method"])), (row["cost"], row["rank"]), (6, 4),
-            textcoords="offset points", fontsize=8,
+            _short(str(row["method"])), (row["cost"], row["rank"]), (-6 if left else 6, 4),
+            textcoords="offset points", fontsize=8, ha="right" if left else "left",
         )  # fmt: skip
     axes.set_xscale("log")
     axes.margins(x=0.25)

@@ -55,7 +55,7 @@ def draw(studies: Studies) -> Drawing | None:
     return Drawing(
         panels=panels,
         caption="Spectral norm (the largest singular value) and stable rank (the sum of all "
-        "squared singular values over the largest one) of the last layer's weight, "
+        "squared singular values over the largest of the squares) of the last layer's weight, "
         f"batch size {batches}. {curves.BAND} {scales(*found)}.",
         data=data,
         tables=[
