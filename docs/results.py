@@ -1,7 +1,7 @@
 """Everything that is shown of ``results/records``, made again: ``make results``.
 
-Writes ``results/report.html``, ``results/gain.svg``, and the parts of README.md that are between
-comments that name this file.
+Writes ``results/report.html``, ``results/README.md``, ``results/gain.svg``, and the parts of
+README.md that are between comments that name this file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from datetime import date
 from pathlib import Path
 
 from adareg.lab.claims import Records, judge, smalldata
-from adareg.lab.claims.show import as_markdown, criteria_as_markdown
+from adareg.lab.claims.show import as_markdown, criteria_as_markdown, measured_as_markdown
 from adareg.lab.records import Record, Store
 from adareg.lab.report import build, figure
 from adareg.lab.report.origin import summary
@@ -21,6 +21,17 @@ RECORDS = ROOT / "results/records"
 HOW = """\
 `adareg reproduce … --scale paper`. `make results` judges the claims, draws the figure and
 writes `results/report.html`, with every other figure, again from `results/records`.
+"""
+MEASURED = """\
+# What the paper claims, and what we measured
+
+Made from `records` by `make results`, as is the page with every figure, `report.html`. Intervals
+are 95 % intervals of a paired bootstrap over seeds.
+
+The general rule: the answer of a comparison is no when its whole interval lies below the smallest
+effect that counts, otherwise yes when it lies on the claimed side of zero, otherwise open. A claim
+is reproduced when at least 90 % of its answers are yes, not reproduced when at most 10 % are,
+partly in between; there is not enough data when more than half are open.
 """
 SECTION = re.compile(
     r"(<!-- from docs/results\.py: ([a-z ]+) -->\n).*?(<!-- to here -->\n)", re.DOTALL
@@ -35,6 +46,11 @@ def sections() -> dict[str, str]:
         "claims": f"{_origin(list(store.read()))}\n{as_markdown(judge(records))}",
         "small data": criteria_as_markdown(smalldata.judge(records)),
     }
+
+
+def measured() -> str:
+    """``results/README.md``: every claim with what was measured."""
+    return f"{MEASURED}\n{measured_as_markdown(judge(Records.of(Store(RECORDS))))}"
 
 
 def _origin(records: list[Record]) -> str:
@@ -56,7 +72,8 @@ def readme(text: str) -> str:
 
 
 def main() -> None:
-    """Write all three."""
+    """Write all four."""
+    (ROOT / "results/README.md").write_text(measured(), encoding="utf-8")
     (ROOT / "results/report.html").write_text(build(RECORDS), encoding="utf-8")
     (ROOT / "results/gain.svg").write_text(figure(RECORDS, "gain"), encoding="utf-8")
     page = ROOT / "README.md"

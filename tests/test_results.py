@@ -41,6 +41,7 @@ def test_readme_has_the_verdicts_that_the_records_give(results):
     text = (ROOT / "README.md").read_text()
     assert {m[2] for m in results["SECTION"].finditer(text)} == results["sections"]().keys()
     assert results["readme"](text) == text
+    assert (ROOT / "results/README.md").read_text() == results["measured"]()
 
 
 def test_the_committed_report_is_what_the_records_give(results):
@@ -136,6 +137,10 @@ def test_what_is_said_of_cifar_holds_at_every_size():
     assert (accuracy.drop(columns="adareg").max(axis=1) > accuracy["adareg"]).all()
     for column in columns[1:]:
         assert (table[column]["adareg"] < table[column]["none"]).all()
+        assert (table[column]["weight-decay"].loc[256] < table[column]["adareg"].loc[256]).all()
+    assert "on CIFAR-10 weight decay lowers both further" in " ".join(
+        (ROOT / "README.md").read_text().split()
+    )
     for page in ("README.md", "docs/worth.md"):
         text = " ".join((ROOT / page).read_text().split())
         assert "with up to 20,000 images within 0.8" in text

@@ -101,7 +101,7 @@ class Claim:
     def rule(self) -> str:
         """How the verdict comes about, for readers: the docstring of ``judge``."""
         text = inspect.getdoc(getattr(self.judge, "func", self.judge)) or ""
-        text = " ".join(text.split()).replace("``base``'s rule", "the rule below the table")
+        text = " ".join(text.split()).replace("``base``'s rule", "the general rule")
         return text.replace("``", "")
 
 

@@ -58,22 +58,27 @@ def _counts(judgements: Mapping[str, Judgement]) -> str:
 
 
 def as_markdown(judgements: Mapping[str, Judgement]) -> str:
-    """The verdicts at a glance, and folded away what was measured."""
-    glance = ["| verdict | claims |", "|---|---|"]
+    """The verdicts at a glance."""
+    lines = ["| verdict | claims |", "|---|---|"]
     for verdict in VERDICTS:
         keys = [key for key, judgement in judgements.items() if judgement.verdict == verdict]
-        titles = "; ".join(f"{CLAIMS[key].title} ({CLAIMS[key].where})" for key in keys)
+        titles = "<br>".join(f"{CLAIMS[key].title} ({CLAIMS[key].where})" for key in keys)
         if keys:
-            glance.append(f"| {SYMBOLS[verdict]} **{verdict}** ({len(keys)}) | {titles} |")
-    details = ["| claim | in the paper | measured | verdict |", "|---|---|---|---|"]
-    details += [
-        f"| {CLAIMS[key].title} | {CLAIMS[key].paper} | {judgement.measured} "
-        f"| {SYMBOLS[judgement.verdict]} {judgement.verdict} |"
+            lines.append(f"| {SYMBOLS[verdict]} **{verdict}** ({len(keys)}) | {titles} |")
+    return "\n".join([*lines, ""])
+
+
+def measured_as_markdown(judgements: Mapping[str, Judgement]) -> str:
+    """Every claim: what the paper says, what was measured, the verdict and its rule."""
+    parts = [
+        f"## {SYMBOLS[judgement.verdict]} {CLAIMS[key].title}\n\n"
+        f"**{judgement.verdict.capitalize()}** ({CLAIMS[key].where}).\n\n"
+        f"- The paper: {CLAIMS[key].paper}\n"
+        f"- We measured: {judgement.measured}\n"
+        f"- The rule: {CLAIMS[key].rule}\n"
         for key, judgement in judgements.items()
     ]
-    summary = f"All {len(judgements)} claims, with what we measured"
-    folded = ["<details>", f"<summary>{summary}</summary>", "", *details, "", "</details>"]
-    return "\n".join([*glance, "", *folded, ""])
+    return "\n".join(parts)
 
 
 def criteria_as_markdown(judgements: Mapping[str, Judgement]) -> str:
