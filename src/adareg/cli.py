@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -271,5 +272,11 @@ def _errors_in_one_line() -> Iterator[None]:
     try:
         yield
     except (OSError, ImportError, MemoryError, ValueError) as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {error}{_remedy(error)}", err=True)
         raise typer.Exit(1) from error
+
+
+def _remedy(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return ". Make room there, or name another place, and run the same command again"
+    return ""

@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from adareg import cli
-from adareg.lab import cell, data, reproduce
+from adareg.lab import cell, data, records, reproduce
 from adareg.lab.data import DataNotFoundError
 from adareg.lab.engine import Replica
 from adareg.lab.experiments import EXPERIMENTS, SCALES
@@ -251,14 +251,18 @@ def test_a_folder_that_cannot_be_written_to_is_an_error_before_training(tmp_path
     assert f"Not a directory: '{tmp_path / 'file' / 'digits'}'" in result.output
 
 
-def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
-    def full(*args):
+def test_a_full_disk_is_one_line_that_says_where_and_what_to_do(tmp_path, monkeypatch):
+    def full(fd):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Store, "write", full)
+    monkeypatch.setattr(records.os, "fsync", full)
     result = run("digits", "--scale", "smoke", "--out", tmp_path)
     assert result.exit_code == 1
-    assert "error: [Errno 28] No space left on device" in result.output
+    (message,) = (line for line in result.output.splitlines() if line.startswith("error"))
+    assert message.startswith(
+        f"error: [Errno 28] No space left on device: '{tmp_path / 'digits' / 'n30-b32-'}"
+    )
+    assert message.endswith("or name another place, and run the same command again")
 
 
 def test_ctrl_c_keeps_what_is_done(tmp_path, monkeypatch):
