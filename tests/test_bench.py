@@ -129,6 +129,14 @@ def test_wrong_arguments_are_named(arguments, message):
     assert message in result.output
 
 
+def test_a_folder_that_cannot_be_made_is_an_error_before_measuring(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(report, "run", lambda *args: pytest.fail("measured in vain"))
+    result = CliRunner().invoke(app, ["bench", "--out", str(tmp_path / "file")])
+    assert result.exit_code == 1
+    assert result.output.startswith("error: [Errno 17] File exists")
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_missing_gpu_is_named():
     result = CliRunner().invoke(app, ["bench", "--device", "cuda"], env={"COLUMNS": "200"})

@@ -60,12 +60,15 @@ def bench(
 ) -> None:
     """Time updates and training steps side by side with what they replace."""
     chosen, console = _device(device), Console()
-    with console.status("") as status:
-        record = report.run(chosen, seconds, largest, status.update)
-    report.show(record, console)
-    if out is not None:
-        for path in report.save(record, out):
-            console.print(f"wrote {path}")
+    with _errors_in_one_line():
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)  # before minutes of measuring
+        with console.status("") as status:
+            record = report.run(chosen, seconds, largest, status.update)
+        report.show(record, console)
+        if out is not None:
+            for path in report.save(record, out):
+                console.print(f"wrote {path}")
 
 
 def _known(names: list[str] | None) -> list[str]:
