@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import adareg
 from adareg.bench import growth, report, steps, updates
 from adareg.bench.reference import dense_update
-from adareg.bench.timing import Timing, compare
+from adareg.bench.timing import Timing, compare, peak_memory
 from adareg.cli import app
 
 CPU = torch.device("cpu")
@@ -59,6 +59,17 @@ def test_the_record_is_complete_and_plain(record):
     assert [row["workload"] for row in record["steps"]] == ["MNIST CNN, batch 256, last layer"]
     assert set(record["steps"][0]["peak_bytes"]) == {"without", "coupled", "proximal"}
     assert all(len(points) == 2 for points in record["growth"].values())
+
+
+def test_memory_on_a_cpu_is_that_of_the_action_alone():
+    """Not of the libraries that its first run loads, nor less what an earlier run has freed."""
+    small = peak_memory(updates.prepare, ("joint", 10, 50, "cpu"), CPU)
+    assert small < 2**20
+    joint, sweep = (
+        peak_memory(updates.prepare, (rule, 600, 700, "cpu"), CPU) / (4 * 600 * 700)
+        for rule in ("joint", "alternating")
+    )
+    assert sweep > 0.9 * joint > 3
 
 
 def test_the_large_network_has_resnets_size():
@@ -116,6 +127,14 @@ def test_wrong_arguments_are_named(arguments, message):
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
     assert result.exit_code == 2
     assert message in result.output
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_before_measuring(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(report, "run", lambda *args: pytest.fail("measured in vain"))
+    result = CliRunner().invoke(app, ["bench", "--out", str(tmp_path / "file")])
+    assert result.exit_code == 1
+    assert result.output.startswith("error: [Errno 17] File exists")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,12 +60,15 @@ def bench(
 ) -> None:
     """Time updates and training steps side by side with what they replace."""
     chosen, console = _device(device), Console()
-    with console.status("") as status:
-        record = report.run(chosen, seconds, largest, status.update)
-    report.show(record, console)
-    if out is not None:
-        for path in report.save(record, out):
-            console.print(f"wrote {path}")
+    with _errors_in_one_line():
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)  # before minutes of measuring
+        with console.status("") as status:
+            record = report.run(chosen, seconds, largest, status.update)
+        report.show(record, console)
+        if out is not None:
+            for path in report.save(record, out):
+                console.print(f"wrote {path}")
 
 
 def _known(names: list[str] | None) -> list[str]:
@@ -271,5 +275,11 @@ def _errors_in_one_line() -> Iterator[None]:
     try:
         yield
     except (OSError, ImportError, MemoryError, ValueError) as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {error}{_remedy(error)}", err=True)
         raise typer.Exit(1) from error
+
+
+def _remedy(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return ". Make room there, or name another place, and run the same command again"
+    return ""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import count
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from adareg import cli
-from adareg.lab import cell, data, reproduce
+from adareg.lab import cell, data, records, reproduce
 from adareg.lab.data import DataNotFoundError
 from adareg.lab.engine import Replica
 from adareg.lab.experiments import EXPERIMENTS, SCALES
@@ -251,14 +252,18 @@ def test_a_folder_that_cannot_be_written_to_is_an_error_before_training(tmp_path
     assert f"Not a directory: '{tmp_path / 'file' / 'digits'}'" in result.output
 
 
-def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
-    def full(*args):
+def test_a_full_disk_is_one_line_that_says_where_and_what_to_do(tmp_path, monkeypatch):
+    def full(fd):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Store, "write", full)
+    monkeypatch.setattr(records.os, "fsync", full)
     result = run("digits", "--scale", "smoke", "--out", tmp_path)
     assert result.exit_code == 1
-    assert "error: [Errno 28] No space left on device" in result.output
+    (message,) = (line for line in result.output.splitlines() if line.startswith("error"))
+    assert message.startswith(
+        f"error: [Errno 28] No space left on device: '{tmp_path / 'digits' / 'n30-b32-'}"
+    )
+    assert message.endswith("or name another place, and run the same command again")
 
 
 def test_ctrl_c_keeps_what_is_done(tmp_path, monkeypatch):
@@ -328,7 +333,11 @@ def results(folder):
 
 
 def test_killed_at_any_moment_a_run_loses_nothing(tmp_path):
-    """SIGKILL, again and again, then to the end: the same records as those of an unbroken run."""
+    """SIGKILL, again and again, then to the end: the same records as those of an unbroken run.
+
+    A run that has ended in spite of it is followed by one in another folder, so that every kill
+    meets one with something left to do.
+    """
     moments = random.Random(KILLS)
     command = [
         sys.executable, "-c", "from adareg.cli import app; app()", "reproduce", "digits",
@@ -338,23 +347,23 @@ def test_killed_at_any_moment_a_run_loses_nothing(tmp_path):
     start = time.monotonic()
     subprocess.run([*command, tmp_path / "whole"], check=True, env=environment, capture_output=True)
     duration = time.monotonic() - start
-    seen = {}
-    for _ in range(KILLS):
-        process = subprocess.Popen(
-            [*command, tmp_path / "killed"], env=environment, stdout=subprocess.DEVNULL
-        )
+    folders = (tmp_path / str(number) for number in count())
+    folder, killed, ended, seen = next(folders), 0, False, {}
+    while killed < KILLS or not ended:
+        process = subprocess.Popen([*command, folder], env=environment, stdout=subprocess.DEVNULL)
         try:
-            process.wait(moments.uniform(0.3, 1.0) * duration)
+            process.wait(moments.uniform(0.3, 1.0) * duration if killed < KILLS else None)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
-        process.wait()
-        for path in (tmp_path / "killed").rglob("*.jsonl"):
+            killed += 1
+        ended = process.wait() == 0
+        assert ended or process.returncode == -signal.SIGKILL
+        for path in folder.rglob("*.jsonl"):
             text, when = path.read_text(), path.stat().st_mtime_ns
             assert all(json.loads(line)["format"] == 1 for line in text.splitlines())
             assert seen.setdefault(path, (text, when)) == (text, when)
         assert all(path.exists() for path in seen)
-    subprocess.run(
-        [*command, tmp_path / "killed"], check=True, env=environment, capture_output=True
-    )
-    assert results(tmp_path / "killed") == results(tmp_path / "whole")
-    assert not list(tmp_path.rglob("*.partial"))
+        if ended:
+            assert results(folder) == results(tmp_path / "whole")
+            assert not list(folder.rglob("*.partial"))
+            folder = next(folders)

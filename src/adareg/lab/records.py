@@ -207,7 +207,7 @@ def _write_atomically(path: Path, content: bytes) -> None:
     except OSError as error:
         partial.unlink(missing_ok=True)
         if not (isinstance(error, FileNotFoundError) and path.exists()):
-            raise
+            raise OSError(error.errno, error.strerror, str(path)) from error
     for left in path.parent.glob(f"{path.stem}.*partial"):
         left.unlink(missing_ok=True)
 
