@@ -390,3 +390,24 @@ def test_growth_with_the_number_of_samples(width):
         return evidence.determined(K[:m, :m], facts, torch.tensor(0.1).double(), n).item()
 
     assert count(100, 400) == pytest.approx(count(400, 400), rel=0.25)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e20])
+def test_leverage_of_a_kernel_of_any_size(size):
+    """Four features of nine samples: as the prior fades, a projection on them."""
+    X = np.random.default_rng(0).normal(size=(9, 4))
+    kernel = torch.tensor(size * X @ X.T)
+    lever = evidence.leverage(kernel, torch.ones(9, dtype=torch.float64))
+    hat = X @ np.linalg.solve(X.T @ X + np.eye(4) / size, X.T)
+    assert lever.numpy() == pytest.approx(np.diag(hat), abs=1e-8)
+
+
+def test_a_kernel_needs_no_matrix_of_a_wide_side(monkeypatch):
+    """A prior that is a multiple of the identity is not written out."""
+    a, g = torch.randn(3, 6).double(), torch.randn(2, 3, 4).double()
+    rows = torch.einsum("md,rmp->rmpd", a, g)
+    prior = evidence.start(torch.zeros(4, 6, dtype=torch.float64))
+    dense = sum(r @ r.mT for r in rows.flatten(2).double()) / evidence.scale(prior)
+    monkeypatch.setattr(Precision, "dense", None)
+    torch.testing.assert_close(evidence.kernel(a, g, prior), dense)
+    torch.testing.assert_close(evidence.matrix_kernel(rows, prior), dense)

@@ -538,6 +538,17 @@ def test_regression_without_noise_or_signal(y, one_thread):
     assert_sound(fit(model, x, targets, steps=100, loss=mse_loss), model)
 
 
+@pytest.mark.parametrize("case", ["unscaled inputs", "one value"])
+def test_regression_whose_kernel_is_huge(case):
+    """More samples than features, so that it is singular as well."""
+    x = torch.randn(40, 8)
+    if case == "unscaled inputs":
+        x[:, 0] = 1.7e9 + 1e5 * x[:, 0]
+    y = torch.ones(40, 1) if case == "one value" else torch.randn(40, 1)
+    model = nn.Linear(8, 1)
+    assert_sound(fit(model, x, y, lambda p: Adam(p, 1e-9), loss=mse_loss), model)
+
+
 def test_does_not_fade_when_the_data_can_be_fitted_exactly(one_thread):
     """Sixty samples of a line with as much noise as signal: plain training ends at their noise."""
     errors = {}

@@ -179,8 +179,8 @@ def kernel(
     """Prior covariance of the outputs along the draws, which are summed: ``Σ JΣJᵀ``."""
     a, g = inputs.double(), grads.double()
     prior = prior.to(torch.float64)
-    along = a @ prior.col.inverse().root()
-    across = g @ prior.row.inverse().root().unsqueeze(-3)
+    along = _times(a, _deviations(prior.col))
+    across = _times(g, _deviations(prior.row).unsqueeze(-3))
     across = across.movedim(-3, -2).flatten(-2)  # (…, m, draws·p): one product sums over draws
     return (along @ along.mT) * (across @ across.mT)
 
@@ -188,10 +188,21 @@ def kernel(
 def matrix_kernel(rows: Tensor, prior: MatrixNormal) -> Tensor:  # (…, draws, m, p, d) -> (…, m, m)
     """The same from rows that are matrices."""
     M, prior = rows.double(), prior.to(torch.float64)
-    col = prior.col.inverse().root()[..., None, None, :, :]
-    row = prior.row.inverse().root().mT[..., None, None, :, :]
-    white = (row @ M @ col).flatten(-2)
+    col = _deviations(prior.col)[..., None, None, :, :]
+    row = _deviations(prior.row)[..., None, None, :, :]
+    white = _times(_times(M, col).mT, row).mT.flatten(-2)
     return (white @ white.mT).sum(-3)
+
+
+def _deviations(precision: Precision) -> Tensor:
+    """H with ``H·Hᵀ = Ω⁻¹``, (…, n, n); of a multiple of the identity, (…, 1, 1)."""
+    if precision.scale is None or precision.basis.shape[-1]:
+        return precision.inverse().root()
+    return precision.scale.reciprocal().sqrt()[..., None, None]
+
+
+def _times(X: Tensor, H: Tensor) -> Tensor:
+    return X * H if H.shape[-1] == 1 else X @ H
 
 
 def _second_moment(X: Tensor) -> Tensor:  # (…, N, n) -> (…, n, n) or (…, 1, n)
@@ -422,12 +433,19 @@ def leverage(
     """How far each sample determines its own prediction: the diagonal of ``B(B + I)⁻¹``.
 
     ``B = S^½·K·S^½``; K is the prior covariance of the outputs, over all layers together, so
-    that what layers can do alike is counted once.
+    that what layers can do alike is counted once. Where B is so large that I is lost beside it,
+    from inputs that were not scaled for example, eigenvalues within rounding of zero are zero.
     """
     root = stiffness.sqrt()
     B = root.unsqueeze(-1) * kernel * root.unsqueeze(-2)
     eye = torch.eye(B.shape[-1], dtype=B.dtype, device=B.device)
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(B + eye))
+    factor, failed = torch.linalg.cholesky_ex(B + eye)
+    if bool(failed.any()):
+        e, Q = eigh(B)
+        rounding = e.shape[-1] * torch.finfo(e.dtype).eps * e.amax(-1, keepdim=True)
+        e = torch.where(e > rounding, e, 0.0)
+        return (Q.square() * (e / (e + 1)).unsqueeze(-2)).sum(-1).clamp(0, 1)
+    inverse = torch.cholesky_inverse(factor)
     return (1 - inverse.diagonal(dim1=-2, dim2=-1)).clamp(0, 1)
 
 
