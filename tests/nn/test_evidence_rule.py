@@ -58,7 +58,7 @@ def as_matrix(kind, gradient):
     """A weight's gradient as (groups, p, d), written out for each kind of layer."""
     if kind.startswith("grouped"):
         return gradient.reshape(2, gradient.shape[0] // 2, -1)
-    if kind == "transposed":  # (in, out, *kernel)
+    if kind.startswith("transposed"):  # (in, out, *kernel)
         return gradient.swapaxes(0, 1).reshape(1, gradient.shape[1], -1)
     if kind in ("embedding", "positions"):
         return gradient.T.reshape(1, gradient.shape[1], -1)
@@ -104,6 +104,29 @@ class Positions(nn.Module):
 
     def forward(self, x):
         return self.head((x + self.layer(torch.arange(5)[None])).tanh().mean(1))
+
+
+class Tied(nn.Module):
+    """Two layers that have their weight in common."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.other.weight = self.layer.weight
+
+    def forward(self, x):
+        return self.other(self.layer(x).tanh())
+
+
+class ByKeyword(nn.Module):
+    """Layers whose inputs are keyword arguments, or not all there is to know."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.ConvTranspose1d(2, 3, 2, stride=2), nn.Linear(15, 3)
+
+    def forward(self, x):
+        return self.head(input=self.layer(x, output_size=[5]).tanh().flatten(1))
 
 
 MODELS = {
@@ -179,6 +202,9 @@ MODELS = {
     "attention": (Attending, (3, 4), "layer.in_proj_weight"),
     "twice": (Twice, (4,), "layer.weight"),
     "positions": (Positions, (5, 4), "layer.weight"),
+    "tied": (Tied, (4,), "layer.weight"),
+    "transposed to a size": (ByKeyword, (2, 2), "layer.weight"),
+    "by keyword": (ByKeyword, (2, 2), "head.weight"),
 }
 
 
@@ -217,6 +243,38 @@ def test_curvature_and_kernel_against_jacobians(kind):
     scale = evidence.START * weight.numel() / (M.shape[2] * M.shape[3])  # precision: fan-in · START
     flat = shared.reshape(2, m, -1)
     assert seen.kernel.numpy() == pytest.approx(sum(r @ r.T for r in flat) / scale, rel=1e-9)
+
+
+def curvatures(model, x, y):
+    reg = AdaReg(model, "all", rule="evidence", n_samples=len(x))
+    reg.update(x, y)
+    return reg.evidence._curvatures
+
+
+@pytest.mark.parametrize("kind", ["convolution", "tokens", "twice"])
+def test_parametrized_weights_have_the_curvature_of_plain_ones(kind):
+    torch.manual_seed(0)
+    make, shape, parameter = MODELS[kind]
+    model, x = make().double(), torch.randn(6, *shape).double()
+    name = parameter.removesuffix(".weight")
+    plain = curvatures(model, x, torch.zeros(6))[name]
+    nn.utils.parametrizations.weight_norm(model.get_submodule(name))
+    for one, other in zip(curvatures(model, x, torch.zeros(6))[name], plain, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("more", [{"sparse": True}, {"max_norm": 9.0}])
+def test_embeddings_that_do_more_to_their_weight(more):
+    torch.manual_seed(0)
+    plain, other = nn.Embedding(7, 4), nn.Embedding(7, 4, **more)
+    other.weight = plain.weight
+    head, tokens = nn.Linear(12, 3), torch.randint(7, (9, 3))
+    found = [
+        curvatures(nn.Sequential(layer, nn.Flatten(), head), tokens, torch.zeros(9))["0"]
+        for layer in (plain, other)
+    ]
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two)
 
 
 def test_a_sketch_of_many_directions_has_their_second_moments():
@@ -313,6 +371,36 @@ def test_update_leaves_everything_else_alone():
     assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), grads, strict=True))
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_buffer_that_is_replaced_comes_back():
+    class Counting(nn.Linear):
+        def __init__(self):
+            super().__init__(8, 5)
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x):
+            self.calls = self.calls + 1
+            return super().forward(x)
+
+    model = Counting()
+    AdaReg(model, rule="evidence", n_samples=40).update(*classes())
+    assert model.calls == 0
+
+
+def test_layers_that_are_frozen_later_are_left_out():
+    x, y = classes()
+    model = mlp()
+    reg = fit(model, x, y)
+    before = reg.priors["0"].col.dense()
+    model[0].requires_grad_(False)
+    reg.update(x, y)
+    assert torch.equal(reg.priors["0"].col.dense(), before)
+    assert reg.metrics()["gamma"] == reg.metrics()["2/gamma"]
+    assert_sound(reg, model)
+    model.requires_grad_(False)
+    with pytest.raises(ValueError, match="0, 2: the weights are frozen"):
+        reg.update(x, y)
 
 
 def test_updates_are_repeatable_and_read_a_loader_without_touching_the_random_state():
@@ -639,6 +727,19 @@ def test_not_finite_keeps_the_priors():
         reg.update(x, y)
     assert torch.equal(reg.priors["0"].col.dense(), before)
     assert reg.metrics()["updates"] == 1
+
+
+def test_gradients_that_overflow_are_named():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 5))
+    with torch.no_grad():
+        model[0].weight.zero_()
+        model[0].bias.zero_()
+        model[1].weight.fill_(1e25)
+        model[2].weight.fill_(1e25)
+    reg = AdaReg(model, "all", rule="evidence", n_samples=40)
+    with pytest.raises(adareg.NonFiniteError, match="0: the gradients"):
+        reg.update(*classes())
+    assert reg.metrics()["updates"] == 0
 
 
 def test_linear_layers_in_a_text_are_looked_at_with_fewer_samples(monkeypatch):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from adareg.core import evidence
 from adareg.core.evidence import Curvature
@@ -108,6 +109,8 @@ def collect(
                 rows = recorder.matrices(layer, model, inputs, v, sketch)
                 curvatures[name], part = _read(None, rows, first, prior)
             kernels.append(part)
+            if not all(x.isfinite().all() for x in (*curvatures[name], part)):
+                raise NonFiniteError(f"{name}: the gradients of the model's outputs overflow")
     kernel = torch.stack([part.to(outputs.device) for part in kernels]).sum(0)
     return Collected(curvatures, kernel, outputs.detach(), recorder.normalised)
 
@@ -184,36 +187,48 @@ class _Recorder:
         self._grads: dict[nn.Module, Tensor] = {}
         self._handles: list[Any] = []
         self._left: dict[int, tuple[nn.Module, Tensor]] = {}
+        self._unlike: set[nn.Module] = set()  # called in a way that its inputs do not tell
         self.normalised: set[str] = set()
 
     def __enter__(self) -> _Recorder:
         for layer in self._layers.values():
             if layer.module not in self._calls and _is_mapped(layer):
+                if not _is_large_embedding(layer) and _is_tied(layer, self._model):
+                    self._unlike.add(layer.module)
                 self._calls[layer.module] = []
-                self._handles.append(layer.module.register_forward_hook(self._record))
+                hook = layer.module.register_forward_hook(self._record, with_kwargs=True)
+                self._handles.append(hook)
         for module in self._model.modules():
             if isinstance(module, _NORMS):
-                self._handles.append(module.register_forward_pre_hook(self._notice))
+                before = module.register_forward_pre_hook(self._notice, with_kwargs=True)
+                self._handles.append(before)
         return self
 
     def __exit__(self, *_: object) -> None:
         for handle in self._handles:
             handle.remove()
 
-    def _record(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+    def _record(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> Any:
+        given = [*args, *kwargs.values()]
+        if len(given) > 1 or not isinstance(output, Tensor):
+            self._unlike.add(module)
+            return output
         passed_on = output.clone()  # what follows may work in place
-        self._calls[module].append((args[0].detach(), output))
+        self._calls[module].append((given[0].detach(), output))
         self._left[id(passed_on)] = (module, passed_on)  # kept alive, so that its id is its own
         return passed_on
 
-    def _notice(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        before, _ = self._left.get(id(args[0]), (None, None)) if args else (None, None)
+    def _notice(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = next(iter([*args, *kwargs.values()]), None)
+        before, _ = self._left.get(id(given), (None, None))
         self.normalised |= {n for n, layer in self._layers.items() if layer.module is before}
 
     def maps_one(self, layer: Layer) -> bool:
         """Whether a layer was called once, with one vector, when the model saw one sample."""
-        calls = self._calls[layer.module]
-        return len(calls) == 1 and calls[0][0].shape[:-1] == (1,)
+        calls, unlike = self._calls[layer.module], layer.module in self._unlike
+        return len(calls) == 1 and not unlike and calls[0][0].shape[:-1] == (1,)
 
     def differentiate(self, outputs: Tensor, directions: Tensor) -> None:
         """Gradients at the output of every layer that was called once, (draws, m, …).
@@ -221,7 +236,7 @@ class _Recorder:
         But not where all samples have one output in common, as that of positions in a text.
         """
         once = {m: calls[0][1] for m, calls in self._calls.items() if len(calls) == 1}
-        once = {m: z for m, z in once.items() if len(z) == len(outputs)}
+        once = {m: z for m, z in once.items() if len(z) == len(outputs) and m not in self._unlike}
         at = [z for z in once.values() if z.requires_grad]
         if not at:
             return
@@ -264,6 +279,8 @@ class _Recorder:
         grads = self._grads.get(layer.module)
         if sketch is not None:
             directions = torch.einsum("srm,rmk->smk", sketch, directions)
+        if layer.parametrized:
+            grads = None  # its parameter is not the weight
         if grads is not None and grads.shape[1] == directions.shape[1]:
             if sketch is not None:
                 grads = torch.einsum("srm,rm...->sm...", sketch, grads)
@@ -285,6 +302,17 @@ def _mean_token(tokens: Tensor, layer: Layer) -> Tensor:  # (m, T) -> (m, vocabu
     return counts.scatter_add_(1, tokens, share)
 
 
+def _is_tied(layer: Layer, model: nn.Module) -> bool:
+    """Whether another module has the same weight."""
+    own = layer.parameters[0]
+    return any(
+        p is own
+        for module in model.modules()
+        if module is not layer.module
+        for p in module.parameters(recurse=False)
+    )
+
+
 def _is_mapped(layer: Layer) -> bool:
     """Whether the layer's weight gradient follows from its first input and its output alone."""
     convolutions = nn.modules.conv._ConvNd
@@ -298,6 +326,8 @@ def _local(layer: Layer, a: Tensor, grads: Tensor) -> Tensor:
 
     def one(x: Tensor, g: Tensor) -> Tensor:
         def output(w: Tensor) -> Tensor:
+            if type(module) is nn.Embedding:  # whatever else it does to weight and gradient
+                return nn.functional.embedding(x, w, module.padding_idx)
             values = {layer.layout.parameter: w}
             return torch.func.functional_call(module, values, (x.unsqueeze(0),)).squeeze(0)
 
@@ -311,25 +341,22 @@ def _one_by_one(layer: Layer, model: nn.Module, inputs: Inputs, directions: Tens
     """Weight gradients of each sample by running the model on it alone."""
     rows = []
     for i in range(directions.shape[1]):
-        weight = layer.weight
-        outputs = as_outputs(call(model, take(inputs, slice(i, i + 1))))
-        rows.append(
-            [
-                layer.layout.to_matrix(
-                    torch.autograd.grad(
-                        outputs, weight, v[i : i + 1], True, materialize_grads=True
-                    )[0]
-                )
-                for v in directions
-            ]
-        )
-    return torch.stack([torch.stack(row) for row in rows], 1)
+        with parametrize.cached():  # so that the weight is the one that the model uses
+            weight = layer.weight
+            outputs = as_outputs(call(model, take(inputs, slice(i, i + 1))))
+        found = [
+            torch.autograd.grad(outputs, weight, v[i : i + 1], True, materialize_grads=True)[0]
+            for v in directions
+        ]
+        rows.append(torch.stack([layer.layout.to_matrix(grad.to_dense()) for grad in found]))
+    return torch.stack(rows, 1)
 
 
 @contextmanager
 def _undisturbed(model: nn.Module) -> Iterator[None]:
     """Evaluation mode, and everything as it was afterwards."""
     training = {module: module.training for module in model.modules()}
+    held = [(module, dict(module._buffers)) for module in model.modules()]
     buffers = [(buffer, buffer._version, buffer.clone()) for buffer in model.buffers()]
     devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
     with torch.random.fork_rng(devices=sorted(device.index for device in devices)):
@@ -339,6 +366,8 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
         finally:
             for module, flag in training.items():
                 module.training = flag
+            for module, own in held:  # one may have been put in the place of another
+                module._buffers.update(own)
             with torch.no_grad():
                 for buffer, version, before in buffers:
                     if buffer._version != version:

@@ -84,6 +84,7 @@ class Evidence:
         """The new priors, from some of the samples given."""
         if targets is None and self.likelihood == "regression":
             raise ValueError("likelihood='regression' learns the noise: give update() the targets")
+        layers = _trained(layers)
         weights = {name: layer.matrix.detach() for name, layer in layers.items()}
         bad = [name for name, W in weights.items() if not W.isfinite().all()]
         if bad:
@@ -120,7 +121,7 @@ class Evidence:
         if not math.isfinite(float(solved.noise)):
             raise NonFiniteError("the noise that was found is not finite")
         self._remember(solved, seen)
-        return {name: layer.prior for name, layer in solved.layers.items()}
+        return {**priors, **{name: layer.prior for name, layer in solved.layers.items()}}
 
     def _facts(self, outputs: Tensor, targets: Tensor | None) -> tuple[evidence.Outputs, Tensor]:
         """What the likelihood says, and the noise so far."""
@@ -230,6 +231,14 @@ class Evidence:
             raise ValueError("this is not the state of an evidence rule")
         vars(made).update({**state, "found": json.loads(state["found"])})
         return made
+
+
+def _trained(layers: Mapping[str, Layer]) -> dict[str, Layer]:
+    """Without those that were frozen later: their weights are given, and their priors stay."""
+    trained = {n: x for n, x in layers.items() if any(p.requires_grad for p in x.parameters)}
+    if not trained:
+        raise ValueError(f"{', '.join(layers)}: the weights are frozen (requires_grad=False)")
+    return trained
 
 
 def _spread(precision: Any) -> float:
