@@ -150,6 +150,63 @@ def test_batches_of_varying_length():
     assert reg.metrics()["updates"] == 1
 
 
+@pytest.mark.parametrize("kind", [dict, list, tuple])
+def test_a_model_whose_argument_holds_several_tensors(kind):
+    class Sum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = mlp()
+
+        def forward(self, parts):
+            assert type(parts) is kind
+            return self.net(sum(parts.values() if kind is dict else parts))
+
+    x, y = samples()
+    model = Sum()
+    optimizer, reg = torch.optim.Adam(model.parameters()), regularizer(model)
+    reg.attach(optimizer, update_every=6)
+    for part in torch.arange(60).split(10):
+        parts = {"a": x[part], "b": x[part]} if kind is dict else kind([x[part], x[part]])
+        train(model, optimizer, 1, parts, y[part])
+    (found,), labels = reg._evidence.observed()
+    assert torch.equal((list(found.values()) if kind is dict else found)[1], x)
+    assert torch.equal(labels, y)
+    assert reg.metrics()["updates"] == 1
+
+
+def test_a_loader_of_several_inputs():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = mlp()
+
+        def forward(self, a, b):
+            return self.net(a + b)
+
+    x, y = samples()
+    model = Two()
+    reg = regularizer(model)
+    data = DataLoader([((x[i], x[i]), y[i]) for i in range(60)], 20)
+    reg.attach(torch.optim.Adam(model.parameters()), data=data)
+    reg.update()
+    assert reg.metrics()["updates"] == 1
+
+
+def test_of_a_large_batch_no_more_is_kept_than_is_looked_at(monkeypatch):
+    monkeypatch.setattr(adareg.nn.curvature, "SAMPLES", 25)
+    x, y = samples()
+    model = mlp()
+    optimizer, reg = torch.optim.SGD(model.parameters(), 0.0), regularizer(model)
+    reg.attach(optimizer, update_every=100)
+    train(model, optimizer, 2, x, y)
+    ((inputs,), _), *others = reg._evidence._source._recent
+    assert len(inputs) == 25
+    assert not others
+    inputs, labels = reg._evidence.observed()
+    assert torch.equal(inputs[0], x[-25:])
+    assert torch.equal(labels, y[-25:])
+
+
 def test_labels_of_samples_that_the_loss_ignores():
     x, y = samples()
     y = torch.where(torch.arange(60) % 2 == 0, -100, 2)

@@ -434,6 +434,24 @@ def test_forms_of_inputs(form):
     torch.testing.assert_close(*priors)
 
 
+def test_targets_of_many_batches():
+    x, y = classes(1000)
+    reg = AdaReg(mlp(), "all", rule="evidence", n_samples=1000)
+    reg.update(list(x.split(64)), y)
+    assert reg.metrics()["updates"] == 1
+    with pytest.raises(TypeError, match="targets: expected a tensor, got list"):
+        reg.update(x, y.tolist())
+
+
+def test_more_samples_than_there_are():
+    """Such as augmented ones: what n samples determine cannot be more than they are."""
+    x, _ = classes(200)
+    model = mlp(outputs=1)
+    reg = AdaReg(model, "all", rule="evidence", n_samples=10, likelihood="regression")
+    reg.update(x, x[:, :1])
+    assert_sound(reg, model)
+
+
 # Scaling: what is added to the loss
 
 

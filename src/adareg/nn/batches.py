@@ -1,7 +1,7 @@
 """Batches of model inputs: a tensor, or a tuple or dict of the model's arguments.
 
-Their tensors have samples along the first dimension; those without dimensions, like other
-values, are the same for all samples.
+An argument may itself be a list, tuple or dict of tensors. Tensors have samples along the first
+dimension; those without dimensions, like other values, are the same for all samples.
 """
 
 from __future__ import annotations
@@ -22,19 +22,25 @@ def each(inputs: Any, f: Callable[[Tensor], Tensor]) -> Any:
         return f(inputs)
     if isinstance(inputs, Mapping):
         return {key: each(value, f) for key, value in inputs.items()}
+    if isinstance(inputs, list):
+        return [each(x, f) for x in inputs]
     return tuple(each(x, f) for x in inputs) if isinstance(inputs, tuple) else inputs
+
+
+def _tensors(inputs: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+
+    def note(x: Tensor) -> Tensor:
+        found.append(x)
+        return x
+
+    each(inputs, note)
+    return found
 
 
 def form(inputs: Any) -> Any:
     """What batches must have in common to be joined: all shapes but for the number of samples."""
-    shapes: list[torch.Size] = []
-
-    def note(x: Tensor) -> Tensor:
-        shapes.append(x.shape[1:])
-        return x
-
-    each(inputs, note)
-    return shapes
+    return [x.shape[1:] for x in _tensors(inputs)]
 
 
 def take(inputs: Any, index: Tensor | slice) -> Any:
@@ -48,25 +54,28 @@ def take(inputs: Any, index: Tensor | slice) -> Any:
 
 def size(inputs: Any) -> int:
     """The number of samples in a batch: the length of its first tensor that has one."""
-    if isinstance(inputs, Tensor):
-        return len(inputs)
-    values = inputs.values() if isinstance(inputs, Mapping) else inputs
-    lengths = [len(value) for value in values if isinstance(value, Tensor) and value.ndim]
+    lengths = [len(x) for x in _tensors(inputs) if x.ndim]
     if not lengths:
         raise TypeError(f"a batch of inputs without a tensor: {type(inputs).__name__}")
     return lengths[0]
 
 
 def joined(batches: Iterable[Any]) -> Any:
-    """Batches as one."""
+    """Batches as one; a list of the model's arguments, as loaders have them, as a tuple."""
     several = list(batches)
     if not several:
         raise ValueError("update() got no batch of inputs")
+    made = _joined(several)
+    return tuple(made) if isinstance(made, list) else made
+
+
+def _joined(several: list[Any]) -> Any:
     first = several[0]
     if isinstance(first, Tensor):
         return torch.cat(several) if first.ndim else several[-1]
     if isinstance(first, Mapping):
-        return {key: joined([batch[key] for batch in several]) for key in first}
+        return {key: _joined([batch[key] for batch in several]) for key in first}
     if isinstance(first, tuple | list):
-        return tuple(joined(parts) for parts in zip(*several, strict=True))
+        parts = [_joined(list(same)) for same in zip(*several, strict=True)]
+        return parts if isinstance(first, list) else tuple(parts)
     return first

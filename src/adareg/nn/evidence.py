@@ -94,7 +94,7 @@ class Evidence:
 
         def most(given: Inputs) -> int:
             one = each(take(given, slice(0, 1)), lambda x: x.to(device))
-            return curvature.samples(model, layers, one)
+            return min(curvature.samples(model, layers, one), self.n_samples)
 
         inputs, targets = _sample(inputs, targets, most, generator)
         inputs = each(inputs, lambda x: x.to(device))
@@ -250,7 +250,10 @@ def _sample(
     inputs: Any, targets: Tensor | None, most: Callable[[Inputs], int], generator: torch.Generator
 ) -> tuple[Any, Tensor | None]:
     """As many samples as there should be at most, drawn without replacement."""
-    inputs = inputs if isinstance(inputs, Tensor | tuple | Mapping) else joined(enough(inputs))
+    if not isinstance(inputs, Tensor | tuple | Mapping):  # targets are those of all batches
+        inputs = joined(enough(inputs) if targets is None else inputs)
+    if not isinstance(targets, Tensor | None):
+        raise TypeError(f"targets: expected a tensor, got {type(targets).__name__}")
     m = size(inputs)
     if m == 0:
         raise ValueError("update() got no samples")

@@ -45,6 +45,7 @@ class Given:
             pairs = list(enough(self._data))
         if own is not None:
             own.set_state(before)
+        pairs = [_with_arguments(pair) for pair in pairs]
         if not pairs or not all(_is_pair(pair) for pair in pairs):
             raise ValueError("data: expected (inputs, targets), or batches of such pairs")
         pairs = [pair for pair in pairs if form(pair[0]) == form(pairs[-1][0])]
@@ -81,21 +82,22 @@ class Observed:
         logits = curvature.logits(outputs)
         if self._is_copy or not model.training:
             return
-        if not isinstance(logits, Tensor) or not logits.requires_grad:
+        if not isinstance(logits, Tensor) or not logits.requires_grad or not logits.ndim:
             return
         if args and kwargs:
             raise ValueError(
                 "the model is called with positional and keyword arguments; "
                 "give the training data: data=(inputs, targets)"
             )
-        inputs: Inputs = each(args or kwargs, lambda x: x.detach().clone())
+        latest = take(args or kwargs, slice(-self._most, None))
+        inputs: Inputs = each(latest, lambda x: x.detach().clone())
         self._recent.append((inputs, self._targets(inputs, logits)))
         while sum(size(x) for x, _ in list(self._recent)[1:]) >= self._most:
             self._recent.popleft()
 
     def _targets(self, inputs: Inputs, logits: Tensor) -> list[Tensor]:
         """A list of the targets, or one that they will be in after the backward pass."""
-        answer, known = logits.detach(), []
+        answer, known = logits.detach()[-self._most :], []
         given = inputs.get("labels") if isinstance(inputs, Mapping) else None
         if isinstance(given, Tensor):
             known.append(given if self._needs_targets else _without_gaps(given, answer))
@@ -105,7 +107,8 @@ class Observed:
                 "data=(inputs, targets), or a data loader; or call the model with labels=…"
             )
         else:
-            logits.register_hook(lambda grad: known.append(_labels_from(grad.detach(), answer)))
+            latest = slice(-self._most, None)
+            logits.register_hook(lambda g: known.append(_labels_from(g.detach()[latest], answer)))
         return known
 
     def batch(self) -> tuple[Any, Tensor | None]:
@@ -150,6 +153,13 @@ def enough(batches: Iterable[Any]) -> Iterator[Any]:
         total += size(batch)
         if total >= curvature.SAMPLES:
             return
+
+
+def _with_arguments(pair: Any) -> Any:
+    """Where inputs are a list, as loaders make it of several, it is of the model's arguments."""
+    if isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], list):
+        return tuple(pair[0]), pair[1]
+    return pair
 
 
 def _is_pair(data: Any) -> bool:
