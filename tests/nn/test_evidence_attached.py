@@ -174,6 +174,23 @@ def test_a_model_whose_argument_holds_several_tensors(kind):
     assert reg.metrics()["updates"] == 1
 
 
+@pytest.mark.parametrize("mode", ["coupled", "proximal"])
+def test_steps_inside_autocast(mode):
+    x, y = samples()
+    found = []
+    for inside in (False, True):
+        model = mlp()
+        optimizer, reg = torch.optim.SGD(model.parameters(), 0.1), regularizer(model)
+        reg.attach(optimizer, mode, update_every=5, data=(x, y))
+        for _ in range(12):
+            optimizer.zero_grad()
+            cross_entropy(model(x), y).backward()
+            with torch.autocast("cpu", torch.bfloat16, enabled=inside):
+                optimizer.step()
+        found.append(model[0].weight.detach())
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-4)
+
+
 def test_a_loader_of_several_inputs():
     class Two(nn.Module):
         def __init__(self):

@@ -56,7 +56,7 @@ class MatrixNormal:
         the single factor ``Ωr ⊗ Ωc``.
         """
         if "product" not in self._prepared:
-            with torch.inference_mode(False), torch.no_grad():
+            with torch.inference_mode(False), torch.no_grad(), _exact(self._long.basis):
                 self._prepared["product"] = self._make_product_factors(self._is_uniform)
         if self._is_captured_uniform:
             return self._make_product_factors(uniform=False)
@@ -118,7 +118,7 @@ class MatrixNormal:
         if isinstance(step, Tensor):
             return self._make_shrink_factors(step, self._is_uniform)
         if self._prepared.get("step") != step:
-            with torch.inference_mode(False), torch.no_grad():
+            with torch.inference_mode(False), torch.no_grad(), _exact(self._long.basis):
                 kept = self._make_shrink_factors(step, self._is_uniform)
             self._prepared.update({"shrink": kept, "step": step})
         return self._prepared["shrink"]
