@@ -180,9 +180,7 @@ class Evidence:
         weights = evidence.sample(weight, found, prior, count, generator)
         if evidence.ignores_common_row(self._curvatures[name]):
             weights = weights - weights.mean(-2, keepdim=True)
-        drawn = correlation(weights)
-        low, high = torch.quantile(drawn, torch.tensor([0.025, 0.975]).to(drawn), dim=0)
-        return Correlations(drawn.mean(0), low, high)
+        return Correlations(*_summary(correlation(weights)))
 
     @property
     def _effective_samples(self) -> float:
@@ -231,6 +229,15 @@ class Evidence:
             raise ValueError("this is not the state of an evidence rule")
         vars(made).update({**state, "found": json.loads(state["found"])})
         return made
+
+
+def _summary(drawn: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # (draws, …)
+    """Mean, 2.5 % and 97.5 % quantile, of so many at once as any version of torch sorts."""
+    at = torch.tensor([0.025, 0.975]).to(drawn)
+    flat = drawn.flatten(1)
+    several = [torch.quantile(part, at, dim=0) for part in flat.split(2**24 // len(flat), 1)]
+    low, high = torch.cat(several, -1).unflatten(-1, drawn.shape[1:])
+    return drawn.mean(0), low, high
 
 
 def _trained(layers: Mapping[str, Layer]) -> dict[str, Layer]:
