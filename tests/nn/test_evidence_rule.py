@@ -347,6 +347,19 @@ def test_layers_before_normalisation_are_found(norm, expected):
 # What an update leaves alone
 
 
+@pytest.mark.parametrize("outputs", [5, 12])
+@pytest.mark.parametrize("likelihood", evidence.LIKELIHOODS)
+def test_the_default_device_does_not_matter(outputs, likelihood):
+    x = torch.randn(310, 2, 4)
+    y = torch.zeros(310) if likelihood == "classification" else torch.randn(310, outputs)
+    model = nn.Sequential(nn.Conv1d(2, 4, 3), nn.Flatten(), nn.Linear(8, outputs))
+    reg = AdaReg(model, "all", rule="evidence", n_samples=310, likelihood=likelihood)
+    with torch.device("meta"):
+        reg.update(x, y)
+        reg.correlations("2")
+    assert_sound(reg, model)
+
+
 def test_update_leaves_everything_else_alone():
     model = nn.Sequential(
         nn.Conv1d(2, 4, 3),

@@ -108,12 +108,12 @@ def directions(
 
 def _shared(outputs: Tensor, generator: torch.Generator, centred: bool) -> Tensor:
     K = outputs.shape[-1]
-    vectors = torch.eye(K, dtype=torch.float64)
+    vectors = torch.eye(K, dtype=torch.float64, device="cpu")
     if centred:  # adding a constant to all logits says nothing
         vectors = vectors - 1 / K
     rank = K - 1 if centred else K
     if K > DRAWS:
-        random = torch.randn(K, DRAWS, generator=generator, dtype=torch.float64)
+        random = torch.randn(K, DRAWS, generator=generator, dtype=torch.float64, device="cpu")
         vectors = torch.linalg.qr(vectors @ random).Q.mT
         rank = DRAWS
     vectors = (vectors / math.sqrt(rank)).to(outputs.device)
@@ -144,7 +144,8 @@ def _signs(outputs: Tensor, generator: torch.Generator) -> Tensor:
     if K <= DRAWS:
         eye = torch.eye(K, dtype=outputs.dtype, device=outputs.device)
         return _each(eye, outputs).expand(K, *outputs.shape)
-    signs = torch.randint(2, (DRAWS, *outputs.shape), generator=generator) * 2.0 - 1
+    shape = (DRAWS, *outputs.shape)
+    signs = torch.randint(2, shape, generator=generator, device="cpu") * 2.0 - 1
     return signs.to(outputs) / math.sqrt(DRAWS)
 
 
@@ -318,7 +319,8 @@ def sample(
     generator: torch.Generator,
 ) -> Tensor:  # (count, …, p, d)
     """Weights drawn from the posterior."""
-    noise = torch.randn(count, *weight.shape, generator=generator, dtype=torch.float64)
+    shape = (count, *weight.shape)
+    noise = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
     drawn = posterior.open.sqrt() * noise.to(weight.device)
     prior = prior.to(torch.float64)
     drawn = _back(posterior.row, prior.row, drawn)
@@ -511,11 +513,11 @@ def determined(kernel: Tensor, outputs: Outputs, noise: Tensor, n: int) -> Tenso
     if m >= n or m < 2:
         return total
     halves = [slice(start, m - m % 2, 2) for start in (0, 1)]
-    half = sum(
+    one, other = (
         (outputs.directions[..., i] * leverage(kernel[..., i, i], stiffness[..., i])).sum(-1)
         for i in halves
     )
-    power = (2 * total / torch.as_tensor(half).clamp(min=1e-300)).log2().clamp(0, 1)
+    power = (2 * total / (one + other).clamp(min=1e-300)).log2().clamp(0, 1)
     return total * (n / m) ** power
 
 

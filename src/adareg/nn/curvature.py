@@ -125,9 +125,13 @@ def _sketch(
     if max(own, shared) <= SKETCH:
         return None, own
     m = directions.shape[1]
-    signs = torch.zeros(2 * SKETCH, own + shared, m)
-    signs[:SKETCH, :own] = torch.randint(2, (SKETCH, own, m), generator=generator) * 2.0 - 1
-    signs[SKETCH:, own:] = torch.randint(2, (SKETCH, shared, 1), generator=generator) * 2.0 - 1
+
+    def signs_of(*shape: int) -> Tensor:
+        return torch.randint(2, shape, generator=generator, device="cpu") * 2.0 - 1
+
+    signs = torch.zeros(2 * SKETCH, own + shared, m, device="cpu")
+    signs[:SKETCH, :own] = signs_of(SKETCH, own, m)
+    signs[SKETCH:, own:] = signs_of(SKETCH, shared, 1)
     return (signs / SKETCH**0.5).to(directions), SKETCH
 
 
@@ -240,7 +244,7 @@ class _Recorder:
         at = [z for z in once.values() if z.requires_grad]
         if not at:
             return
-        units = torch.eye(outputs.shape[-1]).to(outputs)
+        units = torch.eye(outputs.shape[-1], dtype=outputs.dtype, device=outputs.device)
         along = directions if len(directions) < len(units) else units.unsqueeze(1)
         rows = [
             torch.autograd.grad(

@@ -89,7 +89,7 @@ class Evidence:
         bad = [name for name, W in weights.items() if not W.isfinite().all()]
         if bad:
             raise NonFiniteError(f"{', '.join(bad)}: the weight has NaN or infinite entries")
-        generator = torch.Generator().manual_seed(self.updates)
+        generator = torch.Generator("cpu").manual_seed(self.updates)
         device = next(iter(weights.values())).device
 
         def most(given: Inputs) -> int:
@@ -176,7 +176,7 @@ class Evidence:
             raise RuntimeError(f"{name}: no curvature is known yet; call update() first")
         weight = layer.matrix.detach()
         found = evidence.posterior(prior, self._curvatures[name], self._effective_samples)
-        generator = torch.Generator().manual_seed(self.updates)
+        generator = torch.Generator("cpu").manual_seed(self.updates)
         weights = evidence.sample(weight, found, prior, count, generator)
         if evidence.ignores_common_row(self._curvatures[name]):
             weights = weights - weights.mean(-2, keepdim=True)
@@ -233,7 +233,7 @@ class Evidence:
 
 def _summary(drawn: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # (draws, …)
     """Mean, 2.5 % and 97.5 % quantile, of so many at once as any version of torch sorts."""
-    at = torch.tensor([0.025, 0.975]).to(drawn)
+    at = drawn.new_tensor([0.025, 0.975])
     flat = drawn.flatten(1)
     several = [torch.quantile(part, at, dim=0) for part in flat.split(2**24 // len(flat), 1)]
     low, high = torch.cat(several, -1).unflatten(-1, drawn.shape[1:])
@@ -269,7 +269,7 @@ def _sample(
     few = most(inputs)
     if m <= few:
         return inputs, targets
-    index = torch.randperm(m, generator=generator)[:few]
+    index = torch.randperm(m, generator=generator, device="cpu")[:few]
     return take(inputs, index), take(targets, index)
 
 
