@@ -263,6 +263,13 @@ def test_parametrized_weights_have_the_curvature_of_plain_ones(kind):
         torch.testing.assert_close(one, other)
 
 
+def test_parametrized_linear_layers_are_differentiated_at_once(monkeypatch):
+    monkeypatch.setattr(curvature, "_one_by_one", None)
+    model = mlp()
+    nn.utils.parametrizations.weight_norm(model[0])
+    assert curvatures(model, *classes()).keys() == {"0", "2"}
+
+
 @pytest.mark.parametrize("more", [{"sparse": True}, {"max_norm": 9.0}])
 def test_embeddings_that_do_more_to_their_weight(more):
     torch.manual_seed(0)

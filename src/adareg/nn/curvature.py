@@ -308,8 +308,8 @@ def _mean_token(tokens: Tensor, layer: Layer) -> Tensor:  # (m, T) -> (m, vocabu
 
 def _is_tied(layer: Layer, model: nn.Module) -> bool:
     """Whether another module has the same weight."""
-    own = layer.parameters[0]
-    return any(
+    own = layer.module._parameters.get(layer.layout.parameter)
+    return own is not None and any(
         p is own
         for module in model.modules()
         if module is not layer.module
