@@ -277,6 +277,29 @@ def kicked(model, mode, sharded):
     return (weights, *large), (reg.penalty().detach(), reg.metrics())
 
 
+@check(2, 4)
+def functions_of_a_weight_take_a_sharded_one(expected):
+    """As model.parameters() has it: sharded along its rows, whichever side is the longer."""
+    model = fsdp()
+    for name, weight in make_model().named_parameters():
+        if weight.ndim == 2:
+            found, alone = (everything(w.detach()) for w in (model.get_parameter(name), weight))
+            assert_alike(found, alone)
+
+
+def everything(W):
+    """All that can be asked about a weight, and about its priors."""
+    found = [adareg.stable_rank(W), adareg.spectral_norm(W), adareg.correlation(W)]
+    for rule in ("joint", "alternating", "official"):
+        prior = adareg.solve(W, rule, bounds=(0.1, 10))
+        prior = adareg.solve(W, rule, bounds=(0.1, 10), prior=prior)
+        found += [prior.penalty(W), prior.objective(W), prior.gradient(W), prior.proximal(W, 0.1)]
+        for side in (prior.row, prior.col):
+            X = torch.eye(side.shape[-1], dtype=W.dtype, device=W.device)
+            found += [side.dense(), side.covariance(), side.eigenvalues(), side.logdet(), side @ X]
+    return [whole(tensor) for tensor in found]
+
+
 def alone_group():
     """A group of this rank only; all ranks make all of them."""
     return [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]

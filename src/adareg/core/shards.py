@@ -56,6 +56,20 @@ def _moved(placement: Placement, axis: int) -> Placement:
     return Shard(axis)
 
 
+def to_longer(X: DTensor) -> list[Placement]:
+    """The same spreading, but along the longer axis; as it is where it is so already."""
+    axis = 1 if X.shape[0] <= X.shape[1] else 0
+    return [p if not is_split(p) or p.dim == axis else Shard(axis) for p in X.placements]
+
+
+def lengthwise(X: DTensor) -> Tensor:
+    """:func:`adareg.core.linalg.lengthwise`: parts are exchanged, or gathered if they must be."""
+    if X.ndim != 2 or not any(map(is_split, X.placements)):
+        return linalg.whole(X)
+    placements = [p if is_split(p) else Replicate() for p in to_longer(X)]
+    return X.redistribute(placements=placements)
+
+
 def spread(X: Tensor, like: DTensor, placements: Sequence[Placement]) -> DTensor:
     """``X`` spread over ``like``'s mesh; a plain one is cut, and nothing is sent."""
     if not isinstance(X, DTensor):
