@@ -94,12 +94,11 @@ def inner(X: DTensor, Y: Tensor | None) -> Tensor:
     """:func:`adareg.core.linalg.inner`, X being spread along its columns."""
     local = X.to_local()
     shape = (X.shape[-2], X.shape[-2] if Y is None else Y.shape[-1])
-    rows = None if Y is None else _part(Y, X, 0)
 
     def compute() -> Tensor:
         if local.shape[-1] == 0:
             return local.new_zeros(shape, dtype=torch.float64)
-        return linalg.inner(local, rows)
+        return linalg.inner(local, None if Y is None else _part(Y, X, 0))
 
     return _sum(compute, X, shape, torch.float64)
 
@@ -109,9 +108,10 @@ def matmul(A: Tensor, B: Tensor) -> Tensor:
     if _axis(A) == 1 or _axis(B) == 0:
         like = A if isinstance(A, DTensor) else B
         assert isinstance(like, DTensor)
-        left, right = _part(A, like, 1), _part(B, like, 0)
         shape = (A.shape[-2], B.shape[-1])
-        return _sum(lambda: linalg.matmul(left, right), like, shape, A.dtype)
+        return _sum(
+            lambda: linalg.matmul(_part(A, like, 1), _part(B, like, 0)), like, shape, A.dtype
+        )
     if isinstance(A, DTensor):
         return assemble(linalg.matmul(A.to_local(), B), A, 0, (A.shape[-2], B.shape[-1]))
     assert isinstance(B, DTensor)
