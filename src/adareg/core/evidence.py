@@ -342,17 +342,16 @@ def refit(
     if normalised:
         return _scaled(shape, torch.full_like(gamma, low)).to(dtype)
     wanted = (gamma / shape.penalty(W).clamp(min=1e-300)).clamp(low, high)
-    return _scaled(shape, towards(scale(prior), wanted, likelihood)).to(dtype)
+    return _scaled(shape, towards(scale(prior), wanted)).to(dtype)
 
 
-def towards(old: Tensor, new: Tensor, likelihood: str) -> Tensor:
-    """How far an update goes: all the way, or for a classifier half of it, in logarithms.
+def towards(old: Tensor, new: Tensor) -> Tensor:
+    """Half the way, in logarithms.
 
-    A classifier's curvature fades as its predictions become certain, which they do under a weak
-    prior: scale, dispersion and curvature chase each other. In regression it does not depend on
-    them.
+    Scale, noise and curvature depend on each other and might chase each other; and early in
+    training, when little has been learned, none of them is what it will be.
     """
-    return new if likelihood == "regression" else (old * new).sqrt()
+    return (old * new).sqrt()
 
 
 def shape_strength(gamma: Tensor, size: int, likelihood: str) -> Tensor:  # (…)
@@ -485,7 +484,7 @@ def update(
     evidence = sum(_per_network(layer.log_evidence, noise.ndim) for layer in layers.values())
     return Update(
         layers,
-        towards(noise, estimate_noise(noise, outputs, mean), likelihood),
+        towards(noise, estimate_noise(noise, outputs, mean)),
         mean,
         evidence + n * log_likelihood(outputs, own),
     )
