@@ -64,7 +64,7 @@ def test_the_record_is_complete_and_plain(record):
 def test_memory_on_a_cpu_is_that_of_the_action_alone():
     """Not of the libraries that its first run loads, nor less what an earlier run has freed."""
     small = peak_memory(updates.prepare, ("joint", 10, 50, "cpu"), CPU)
-    assert small < 2**20
+    assert small < 2**22  # a huge page may be among it; the libraries take twice that
     joint, sweep = (
         peak_memory(updates.prepare, (rule, 600, 700, "cpu"), CPU) / (4 * 600 * 700)
         for rule in ("joint", "alternating")

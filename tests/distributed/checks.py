@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+import time
 import traceback
 from contextlib import contextmanager
 from datetime import timedelta
@@ -43,8 +44,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import adareg
 from adareg import AdaReg, NonFiniteError
 from adareg.bench.distributed import Head
-from adareg.core import linalg
+from adareg.core import linalg, shards
 from adareg.core.linalg import local, whole
+from adareg.nn import distributed
 from adareg.nn.distributed import cost, owners
 
 #: How the penalty gets in, the rule, parts of a batch, what is computed first.
@@ -56,6 +58,9 @@ CASES = [
     ("coupled", "alternating", 2, "loss"),
 ]
 CHECKS = {}
+
+#: Seconds after which a collective is given up.
+TIMEOUT = 30
 
 
 def folder():
@@ -277,6 +282,29 @@ def kicked(model, mode, sharded):
     return (weights, *large), (reg.penalty().detach(), reg.metrics())
 
 
+@check(2, 4)
+def functions_of_a_weight_take_a_sharded_one(expected):
+    """As model.parameters() has it: sharded along its rows, whichever side is the longer."""
+    model = fsdp()
+    for name, weight in make_model().named_parameters():
+        if weight.ndim == 2:
+            found, alone = (everything(w.detach()) for w in (model.get_parameter(name), weight))
+            assert_alike(found, alone)
+
+
+def everything(W):
+    """All that can be asked about a weight, and about its priors."""
+    found = [adareg.stable_rank(W), adareg.spectral_norm(W), adareg.correlation(W)]
+    for rule in ("joint", "alternating", "official"):
+        prior = adareg.solve(W, rule, bounds=(0.1, 10))
+        prior = adareg.solve(W, rule, bounds=(0.1, 10), prior=prior)
+        found += [prior.penalty(W), prior.objective(W), prior.gradient(W), prior.proximal(W, 0.1)]
+        for side in (prior.row, prior.col):
+            X = torch.eye(side.shape[-1], dtype=W.dtype, device=W.device)
+            found += [side.dense(), side.covariance(), side.eigenvalues(), side.logdet(), side @ X]
+    return [whole(tensor) for tensor in found]
+
+
 def alone_group():
     """A group of this rank only; all ranks make all of them."""
     return [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
@@ -349,6 +377,44 @@ def a_rank_that_fails_makes_all_raise(expected):
 
 def broken(*args):
     raise ZeroDivisionError("broken")
+
+
+@check(2, 4)
+def a_rank_without_room_for_its_part_makes_all_raise(expected):
+    """For what it is to send, to receive, or to put beside its shard."""
+    for engine, case, module, function in [
+        (ddp, CASES[0], distributed, "_factors"),
+        (ddp, CASES[0], distributed, "_Parcel"),
+        (fsdp, CASES[0], distributed, "_to_share"),
+        (fsdp, CASES[1], shards, "_part"),
+    ]:
+        training = Training(engine(), *case).run()
+        before, original = fingerprints(training), getattr(module, function)
+        if dist.get_rank() == 1:
+            setattr(module, function, broken)
+        try:
+            with raises(RuntimeError, "rank 1: ", "ZeroDivisionError: broken", "are kept"):
+                training.reg.update()
+        finally:
+            setattr(module, function, original)
+        assert fingerprints(training) == before
+        training.reg.update()
+        assert_same_bits(training)
+
+
+@check(2)
+def the_group_of_a_compiled_ddp_model(expected):
+    mine = alone_group()
+    model = torch.compile(DistributedDataParallel(make_model(), process_group=mine))
+    reg = AdaReg(model, layers=["0", "2"][dist.get_rank()])
+    reg.update()  # with all ranks it would be refused
+    assert_alike(reg.penalty().detach(), updated_alone(reg, mine).penalty().detach())
+
+
+def updated_alone(reg, group):
+    alone = AdaReg(make_model(), layers=list(reg.layers), process_group=group)
+    alone.update()
+    return alone
 
 
 @check(2, 4, cuda=True)
@@ -470,6 +536,37 @@ def checkpoints_of_four_ranks_are_loaded(expected):
         assert_same_bits(training)
 
 
+class Gone(BaseException):
+    """Not caught by anyone who catches exceptions."""
+
+
+@check(2, 4)
+def a_rank_that_dies_in_an_update_makes_the_others_raise(expected):
+    """The last check: from now on one of them is missing."""
+    training = Training((ddp if dist.get_world_size() == 2 else fsdp)(), *CASES[0]).run()
+    began = time.monotonic()
+    if dist.get_rank() == 1:
+        with dying_eigh(), pytest.raises(Gone):
+            training.reg.update()
+        return  # main ends the process, and with it all connections
+    with pytest.raises(RuntimeError):
+        training.reg.update()
+    assert time.monotonic() - began < TIMEOUT / 2, "only the timeout has ended it"
+
+
+@contextmanager
+def dying_eigh():
+    original, torch.linalg.eigh = torch.linalg.eigh, die
+    try:
+        yield
+    finally:
+        torch.linalg.eigh = original
+
+
+def die(*args):
+    raise Gone
+
+
 def state_of(training):
     model, optimizer = get_state_dict(training.model, training.optimizer)
     return {"model": model, "optimizer": optimizer, "reg": training.reg.state_dict()}
@@ -493,7 +590,7 @@ def main():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     expected = {case: Training(make_model(), *case).run().outcome() for case in CASES}
     backend = "cpu:gloo,cuda:nccl" if DEVICE == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=30))
+    dist.init_process_group(backend, timeout=timedelta(seconds=TIMEOUT))
     rank, size = rank_and_size()
     outcomes = {}
     for name, (ranks, cuda, function) in CHECKS.items():

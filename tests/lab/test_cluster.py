@@ -140,14 +140,15 @@ class Killer(Terminal):
 
     def __init__(self, head):
         super().__init__(Console(file=io.StringIO()))
-        self.head, self.begun, self.kills, self.lost, self.finished = head, set(), 0, 0, []
+        self.head, self.kills, self.lost = head, 0, 0
+        self.begun, self.finished = [], []
 
     def start(self, job):
         super().start(job)
         if job not in self.begun and self.kills < KILLS and (busy := self.head.busy()):
             busy[0].kill()
             self.kills += 1
-        self.begun.add(job)
+        self.begun.append(job)
 
     def lose(self, job, why):
         super().lose(job, why)
@@ -165,6 +166,7 @@ def test_a_killed_worker_costs_one_retry_of_its_job_and_nothing_else(head, whole
     engine = cluster.Cluster(head.address, "cpu")
     reproduce.run(jobs, 0, sources, store, engine, reporter)
     assert 1 <= reporter.lost <= reporter.kills <= KILLS
+    assert len(jobs) <= len(reporter.begun) <= len(jobs) + reporter.lost
     assert sorted(reporter.finished, key=repr) == sorted(jobs, key=repr)
     assert "its worker was lost (WorkerCrashedError); once more" in reporter.console.file.getvalue()
     assert results(tmp_path) == whole

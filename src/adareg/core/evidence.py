@@ -342,8 +342,8 @@ def refit(
     """The prior that fits the posterior: its shape from second moments, its scale from γ.
 
     Shapes are ``Σ ∝ (1 − ρ)·I + ρ·E/mean(diag E)``, ρ from :func:`shape_strength`. The scale s
-    is MacKay's, for which the penalty ``s·tr(Ω̄rŴΩ̄cŴᵀ)`` equals γ; it moves half the way to
-    it, in logarithms. A layer that normalisation follows gets the smallest scale.
+    is MacKay's, for which the penalty ``s·tr(Ω̄rŴΩ̄cŴᵀ)`` equals γ, approached as
+    :func:`towards` says. A layer that normalisation follows gets the smallest scale.
     """
     W, dtype = weight.double(), result_dtype(weight)
     row, col = second_moments(weight, prior, posterior)
@@ -355,7 +355,16 @@ def refit(
     if normalised:
         return _scaled(shape, torch.full_like(gamma, low)).to(dtype)
     wanted = (gamma / shape.penalty(W).clamp(min=1e-300)).clamp(low, high)
-    return _scaled(shape, (scale(prior) * wanted).sqrt()).to(dtype)
+    return _scaled(shape, towards(scale(prior), wanted)).to(dtype)
+
+
+def towards(old: Tensor, new: Tensor) -> Tensor:
+    """Half the way, in logarithms.
+
+    Scale, noise and curvature depend on each other and might chase each other; and early in
+    training, when little has been learned, none of them is what it will be.
+    """
+    return (old * new).sqrt()
 
 
 def shape_strength(gamma: Tensor, size: int, likelihood: str) -> Tensor:  # (…)
@@ -495,7 +504,7 @@ def update(
     evidence = sum(_per_network(layer.log_evidence, noise.ndim) for layer in layers.values())
     return Update(
         layers,
-        estimate_noise(noise, outputs, mean),
+        towards(noise, estimate_noise(noise, outputs, mean)),
         mean,
         evidence + n * log_likelihood(outputs, own),
     )
@@ -538,14 +547,13 @@ def estimate_noise(noise: Tensor, outputs: Outputs, leverage: Tensor) -> Tensor:
     """Generalised cross-validation: residuals as they would be at samples left out.
 
     The actual squared residual over the expected one, divided by ``(1 − γ/N)²``; with it the
-    noise does not vanish when a network fits its training data exactly. Half the way to it, in
-    logarithms.
+    noise does not vanish when a network fits its training data exactly. As it was, without
+    targets.
     """
     if outputs.actual is None:
         return noise
     fit = outputs.actual.sum(-1) / outputs.expected.sum(-1)
-    left_out = fit / (1 - leverage.clamp(max=MOST_LEVERAGE)).square()
-    return (noise * left_out).sqrt()
+    return fit / (1 - leverage.clamp(max=MOST_LEVERAGE)).square()
 
 
 def _per_network(x: Tensor, replicas: int) -> Tensor:

@@ -63,6 +63,11 @@ def local(X: Tensor) -> Tensor:
     return X.to_local() if is_sharded(X) else X  # type: ignore[attr-defined]
 
 
+def lengthwise(X: Tensor) -> Tensor:
+    """X itself; a sharded matrix as all here needs it, spread along its longer axis."""
+    return _shards().lengthwise(X) if is_sharded(X) else X
+
+
 def _shards() -> Any:
     """Imported by those who meet a DTensor; it loads torch.distributed.tensor."""
     from adareg.core import shards

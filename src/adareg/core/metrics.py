@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from adareg.core.linalg import inner, result_dtype, wide
+from adareg.core.linalg import inner, lengthwise, result_dtype, whole, wide
 
 
 def spectral_norm(weight: Tensor) -> Tensor:  # (…, p, d) -> (…)
@@ -36,13 +36,14 @@ def correlation(weight: Tensor) -> Tensor:  # (…, p, d) -> (…, p, p)
 
     As the paper draws it for the softmax layer. A constant row has no correlation: its
     entries are NaN, as in ``numpy.corrcoef``. For the correlation that a *prior* has
-    learned, give :func:`covariance_correlation` its covariance.
+    learned, give :func:`covariance_correlation` its covariance. A sharded weight is gathered.
 
     >>> import adareg, torch
     >>> adareg.correlation(torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]))
     tensor([[ 1., -1.],
             [-1.,  1.]])
     """
+    weight = whole(weight)
     centred = weight - weight.mean(-1, keepdim=True)
     return covariance_correlation(inner(centred)).to(result_dtype(weight))
 
@@ -62,7 +63,7 @@ def covariance_correlation(covariance: Tensor) -> Tensor:  # (…, n, n) -> (…
 @torch.no_grad()
 def _gram_norms(weight: Tensor) -> tuple[Tensor, Tensor]:
     """``‖W‖_F²`` and ``‖W‖₂²`` in float64; NaN for a weight that is not finite."""
-    G = inner(wide(weight))
+    G = inner(wide(lengthwise(weight)))
     frobenius = G.diagonal(dim1=-2, dim2=-1).sum(-1)
     finite = frobenius.isfinite()
     spectral = torch.linalg.eigvalsh(torch.where(finite[..., None, None], G, 0.0))[..., -1]

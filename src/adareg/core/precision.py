@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adareg.core.linalg import is_sharded, matmul, times
+from adareg.core.linalg import is_sharded, matmul, times, whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,8 +131,8 @@ class Precision:
         return self.values.double().log().sum(-1) + (n - k) * self.outside.double().log()
 
     def dense(self) -> Tensor:
-        """The n x n matrix itself."""
-        B = self.basis
+        """The n x n matrix itself; a sharded basis is gathered for it."""
+        B = whole(self.basis)
         if self.scale is None:
             return matmul(B * self.values.unsqueeze(-2), B.mT)
         c = self.scale[..., None, None]
@@ -172,6 +172,8 @@ class Precision:
     def __matmul__(self, X: Tensor) -> Tensor:  # Ω @ X, computed in the factors' dtype
         if X.ndim == 1:
             return (self @ X.unsqueeze(-1)).squeeze(-1)
+        if is_sharded(self.basis) and not is_sharded(X):
+            return self.apply(whole) @ X
         B, e, wide = self.basis, self.values, X.to(self.basis.dtype)
         inside = matmul(B.mT, wide)
         if is_sharded(inside):

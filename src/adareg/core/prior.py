@@ -17,6 +17,7 @@ from adareg.core.linalg import (
     factor_dtype,
     is_sharded,
     is_small,
+    lengthwise,
     matmul,
     result_dtype,
     times,
@@ -282,7 +283,7 @@ class MatrixNormal:
             raise ValueError(
                 f"weight has shape {tuple(weight.shape)}, the prior is for {tuple(self.shape)}"
             )
-        return weight.to(self.row.basis.dtype)
+        return lengthwise(weight).to(self.row.basis.dtype)
 
 
 def _exact(weight: Tensor) -> AbstractContextManager[object]:

@@ -18,7 +18,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from adareg.core.linalg import NonFiniteError, eigh, factor_dtype, inner, svd, unit_columns, wide
+from adareg.core.linalg import (
+    NonFiniteError,
+    eigh,
+    factor_dtype,
+    inner,
+    lengthwise,
+    svd,
+    unit_columns,
+    wide,
+)
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
 from adareg.core.spectrum import BOUNDS, check_bounds, clip_inverse
@@ -238,7 +247,8 @@ def solve(
             f"prior is for weights of shape {tuple(prior.shape)}, got {tuple(weight.shape)}"
         )
     priors = {} if prior is None else {"weight": prior}
-    return solve_all({"weight": weight}, priors, check_rule(rule), check_bounds(bounds))["weight"]
+    weights = {"weight": lengthwise(weight)}
+    return solve_all(weights, priors, check_rule(rule), check_bounds(bounds))["weight"]
 
 
 def check_rule(rule: str) -> str:

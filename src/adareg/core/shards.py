@@ -56,6 +56,20 @@ def _moved(placement: Placement, axis: int) -> Placement:
     return Shard(axis)
 
 
+def to_longer(X: DTensor) -> list[Placement]:
+    """The same spreading, but along the longer axis; as it is where it is so already."""
+    axis = 1 if X.shape[0] <= X.shape[1] else 0
+    return [p if not is_split(p) or p.dim == axis else Shard(axis) for p in X.placements]
+
+
+def lengthwise(X: DTensor) -> Tensor:
+    """:func:`adareg.core.linalg.lengthwise`: parts are exchanged, or gathered if they must be."""
+    if X.ndim != 2 or not any(map(is_split, X.placements)):
+        return linalg.whole(X)
+    placements = [p if is_split(p) else Replicate() for p in to_longer(X)]
+    return X.redistribute(placements=placements)
+
+
 def spread(X: Tensor, like: DTensor, placements: Sequence[Placement]) -> DTensor:
     """``X`` spread over ``like``'s mesh; a plain one is cut, and nothing is sent."""
     if not isinstance(X, DTensor):
@@ -80,12 +94,11 @@ def inner(X: DTensor, Y: Tensor | None) -> Tensor:
     """:func:`adareg.core.linalg.inner`, X being spread along its columns."""
     local = X.to_local()
     shape = (X.shape[-2], X.shape[-2] if Y is None else Y.shape[-1])
-    rows = None if Y is None else _part(Y, X, 0)
 
     def compute() -> Tensor:
         if local.shape[-1] == 0:
             return local.new_zeros(shape, dtype=torch.float64)
-        return linalg.inner(local, rows)
+        return linalg.inner(local, None if Y is None else _part(Y, X, 0))
 
     return _sum(compute, X, shape, torch.float64)
 
@@ -95,9 +108,10 @@ def matmul(A: Tensor, B: Tensor) -> Tensor:
     if _axis(A) == 1 or _axis(B) == 0:
         like = A if isinstance(A, DTensor) else B
         assert isinstance(like, DTensor)
-        left, right = _part(A, like, 1), _part(B, like, 0)
         shape = (A.shape[-2], B.shape[-1])
-        return _sum(lambda: linalg.matmul(left, right), like, shape, A.dtype)
+        return _sum(
+            lambda: linalg.matmul(_part(A, like, 1), _part(B, like, 0)), like, shape, A.dtype
+        )
     if isinstance(A, DTensor):
         return assemble(linalg.matmul(A.to_local(), B), A, 0, (A.shape[-2], B.shape[-1]))
     assert isinstance(B, DTensor)

@@ -23,7 +23,7 @@ from adareg.nn.batches import Inputs, take
 from adareg.nn.select import Layer
 
 #: Samples that an update looks at.
-SAMPLES = 300
+SAMPLES = 200
 
 #: Entries of the largest array of weight gradients, one for each sample and direction. Where
 #: more would be needed fewer samples are looked at, but for eight.

@@ -10,7 +10,8 @@ Before anything is sent, all tell each other whether they succeeded. If one did 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -35,6 +36,7 @@ def group_of(model: nn.Module, given: dist.ProcessGroup | None) -> dist.ProcessG
     """The processes that train ``model`` together; None for one that trains alone."""
     if given is not None:
         return given
+    model = getattr(model, "_orig_mod", model)  # out of torch.compile
     if isinstance(model, DistributedDataParallel):
         return model.process_group
     if dist.is_available() and dist.is_initialized():
@@ -93,22 +95,33 @@ def _solve_same(
     chosen = owners({name: cost(W.shape) for name, W in weights.items()}, team.size)
     mine = {name: W for name, W in weights.items() if chosen[name] == team.rank}
     errors: list[Exception] = []
-    solved: dict[str, MatrixNormal] = {}
-    try:
+    content: dict[_Key, Tensor] = {}
+    with _kept(errors):
         solved = solve_all(mine, priors, rule, bounds) if mine else {}
-    except Exception as error:
-        errors.append(error)
-    content = {(n, key): x for n, prior in solved.items() for key, x in _factors(prior).items()}
+        content = {(n, key): x for n, prior in solved.items() for key, x in _factors(prior).items()}
     forms_of_mine = {key: _Form.of(factor) for key, factor in content.items()}
     listed = team.agree(errors, forms_of_mine, doing=", ".join(mine))
-    received: dict[str, dict[str, Tensor]] = defaultdict(dict)
     device = next(iter(weights.values())).device
-    for rank, forms in enumerate(listed):
-        parcel = _Parcel(forms, device, content if rank == team.rank else {})
+    parcels: list[_Parcel] = []
+    with _kept(errors):
+        for rank, forms in enumerate(listed):
+            parcels.append(_Parcel(forms, device, content if rank == team.rank else {}))
+    team.agree(errors, None, doing=", ".join(weights))
+    received: dict[str, dict[str, Tensor]] = defaultdict(dict)
+    for rank, parcel in enumerate(parcels):
         team.broadcast(parcel.buffers, rank)
         for (name, key), factor in parcel.unpack().items():
             received[name][key] = factor.to(weights[name].device)
     return {name: _prior(received[name]) for name in weights}
+
+
+@contextmanager
+def _kept(errors: list[Exception]) -> Iterator[None]:
+    """An error is added to the list, for all processes to be told."""
+    try:
+        yield
+    except Exception as error:
+        errors.append(error)
 
 
 def _solve_sharded(
@@ -126,23 +139,22 @@ def _solve_sharded(
 
     with collected_failures() as failures:
 
-        def answer(requests: Mapping[str, Request]) -> dict[str, Answer]:
+        def solver(requests: Mapping[str, Request]) -> dict[str, Answer]:
             costs = {name: q.matrix.shape[-1] ** 3 for name, q in requests.items()}
             chosen = owners(costs, team.size)
-            errors, answers = list(failures), {}
+            errors, answers = list(failures), dict[str, Answer]()
             mine = {name: q for name, q in requests.items() if chosen[name] == team.rank}
-            try:
-                answers = decompose(mine) if mine and not errors else {}
-            except Exception as error:
-                errors.append(error)
-            found = {name: a.resolved for name, a in answers.items()}
-            resolved = team.agree(errors, found, doing=", ".join(requests if failures else mine))
-            return {
-                name: team.share(answers.get(name), q, chosen[name], resolved[chosen[name]][name])
-                for name, q in requests.items()
-            }
+            with _kept(errors):
+                solved = decompose(mine) if mine and not errors else {}
+                answers = {n: _to_share(solved.get(n), q) for n, q in requests.items()}
+            found = {name: answers[name].resolved for name in mine if name in answers}
+            doing = ", ".join(requests if failures else mine or requests)
+            resolved = team.agree(errors, found, doing)
+            for name, answer in answers.items():
+                team.broadcast([answer.r, answer.Q], chosen[name])
+            return {n: a._replace(resolved=resolved[chosen[n]][n]) for n, a in answers.items()}
 
-        solved = solve_all(weights, priors, rule, bounds, answer)
+        solved = solve_all(weights, priors, rule, bounds, solver)
         team.agree(failures, None, doing=", ".join(weights))
     return solved
 
@@ -222,15 +234,13 @@ class Team(NamedTuple):
         for tensor in tensors:
             dist.broadcast(tensor, source, group=self.group)
 
-    def share(self, mine: Answer | None, request: Request, owner: int, resolved: bool) -> Answer:
-        """The owner's answer to a request."""
-        if mine is None:
-            Q = torch.empty_like(request.matrix, memory_format=torch.contiguous_format)
-            r = Q.new_empty(Q.shape[:-1])
-        else:
-            r, Q = mine.r.contiguous(), mine.Q.contiguous()
-        self.broadcast([r, Q], owner)
-        return Answer(r, Q, resolved)
+
+def _to_share(mine: Answer | None, request: Request) -> Answer:
+    """The answer of the owner, to be sent; of another process, to be overwritten."""
+    if mine is not None:
+        return Answer(mine.r.contiguous(), mine.Q.contiguous(), mine.resolved)
+    Q = torch.empty_like(request.matrix, memory_format=torch.contiguous_format)
+    return Answer(Q.new_empty(Q.shape[:-1]), Q, resolved=True)
 
 
 def _factors(prior: MatrixNormal) -> dict[str, Tensor]:

@@ -148,7 +148,7 @@ class AdaReg:
 
         Args:
             inputs: for ``rule="evidence"`` alone: some of the training inputs, at best all or
-                300; a tensor, a tuple or a dict of the model's arguments, or an iterable of
+                200; a tensor, a tuple or a dict of the model's arguments, or an iterable of
                 such batches. Without them, those that :meth:`attach` was given or has seen.
             targets: what belongs to the inputs; needed for regression.
 

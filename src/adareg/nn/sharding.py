@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from adareg.core.linalg import whole
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
-from adareg.core.shards import along, is_split, spread
+from adareg.core.shards import along, is_split, spread, to_longer
 
 ToMatrix = Callable[[Tensor], Tensor]
 
@@ -53,7 +53,7 @@ def to_matrix(weight: DTensor, reshape: ToMatrix) -> Tensor:
         everywhere = [Replicate()] * weight.device_mesh.ndim
         matrix = reshape(moved.redistribute(placements=everywhere).to_local())
     else:
-        matrix = own.redistribute(placements=_wanted(own))
+        matrix = own.redistribute(placements=to_longer(own))
     if waiting:
         matrix.register_hook(lambda grad: _await_reduction(weight))
     return matrix
@@ -74,7 +74,7 @@ def fit(prior: MatrixNormal, weight: DTensor, reshape: ToMatrix) -> MatrixNormal
     if own is None:
         return prior.apply(whole).to(weight.device_mesh.device_type)
     prior = prior.to(weight.device_mesh.device_type)
-    rows = along(_wanted(own), 0)
+    rows = along(to_longer(own), 0)
     if own.shape[0] <= own.shape[1]:
         return MatrixNormal(prior.row, _spread_basis(prior.col, own, rows))
     return MatrixNormal(_spread_basis(prior.row, own, rows), prior.col)
@@ -109,12 +109,6 @@ def _reshaped(weight: Tensor, reshape: ToMatrix) -> DTensor | None:
     except RuntimeError:  # DTensor refuses some views of shards, in every process alike
         return None
     return matrix if isinstance(matrix, DTensor) and matrix.ndim == 2 else None
-
-
-def _wanted(own: DTensor) -> list[Placement]:
-    """Along the longer axis, as it is where it is so already."""
-    axis = 1 if own.shape[0] <= own.shape[1] else 0
-    return [p if not is_split(p) or p.dim == axis else Shard(axis) for p in own.placements]
 
 
 def _await_reduction(weight: Tensor) -> None:
