@@ -200,10 +200,10 @@ def plain_loop(fitted, kind, X, y, solver, epochs):
             optimizer.zero_grad()
             (-log_likelihood(kind, model(X[part]), y[part], 1.0) / len(part)).backward()
             if solver == "adam":
-                (noise(reg, kind) / len(X) * -log_prior(reg)).backward()
+                (noise(reg) / len(X) * -log_prior(reg)).backward()
             optimizer.step()
             if solver == "sgd":
-                shrink(reg, 0.01 / (1 - 0.9) * noise(reg, kind) / len(X))
+                shrink(reg, 0.01 / (1 - 0.9) * noise(reg) / len(X))
             steps += 1
         if steps >= due:
             reg.update(X, y)
@@ -211,9 +211,10 @@ def plain_loop(fitted, kind, X, y, solver, epochs):
     return model, reg
 
 
-def noise(reg, kind):
+def noise(reg):
+    """Nothing pulls until the first update; by then these networks have learned something."""
     metrics = reg.metrics()
-    return metrics["noise"] if "class" in kind or metrics["updates"] else 0.0
+    return metrics["noise"] if metrics["updates"] else 0.0
 
 
 @torch.no_grad()
@@ -246,6 +247,14 @@ def test_before_the_first_update_a_regressor_has_no_penalty(diabetes, solver):
     ours = AdaRegRegressor(**settings).fit(*diabetes)
     assert ours.regularizer_.strength == 0
     assert_same(ours, AdaRegRegressor(**settings | {"strength": None}).fit(*diabetes), atol=1e-12)
+
+
+def test_a_classifier_has_its_penalty_from_the_start_with_lbfgs_alone(iris):
+    for solver in ("adam", "sgd", "lbfgs"):
+        settings = TINY | {"solver": solver, "max_iter": 15}
+        fitted = AdaRegClassifier(**settings).fit(*iris)
+        assert fitted.regularizer_.metrics()["updates"] == 0
+        assert (fitted.regularizer_.strength > 0) == (solver == "lbfgs")
 
 
 def test_it_regularizes_where_a_plain_network_overfits(diabetes):

@@ -253,6 +253,25 @@ def test_labels_that_the_model_predicts_have_dispersion_one():
     assert evidence.estimate_noise(one, wrong, 0 * one) > 1.4
 
 
+def test_what_a_constant_prediction_leaves():
+    """NumPy's variance of one-hot labels, or of targets, summed over outputs."""
+    rng = np.random.default_rng(0)
+    labels, logits = rng.integers(4, size=30), torch.tensor(rng.normal(size=(30, 4)))
+    expected = np.eye(4)[labels].var(0).sum()
+    found = evidence.classify(logits, torch.tensor(labels))
+    assert found.unlearned.item() == pytest.approx(expected)
+    two = evidence.classify(logits[:, :1], torch.tensor(labels % 2))
+    assert two.unlearned.item() == pytest.approx(np.eye(2)[labels % 2].var(0).sum())
+    targets = rng.normal(size=(30, 3)) + 5
+    found = evidence.regress(torch.tensor(targets.mean(0)).expand(30, 3), torch.tensor(targets))
+    assert found.unlearned.item() == pytest.approx(targets.var(0).sum())
+    assert not evidence.has_learned(found)
+    closer = torch.tensor(0.9 * targets.mean(0) + 0.1 * targets)
+    assert evidence.has_learned(evidence.regress(closer, torch.tensor(targets)))
+    assert not evidence.has_learned(evidence.regress(closer + 1, torch.tensor(targets)))
+    assert evidence.has_learned(evidence.classify(logits, None))  # nothing can be told
+
+
 def test_layers_that_can_do_the_same_are_counted_once():
     """Two copies of one linear map: each layer claims what only both together have."""
     model = Linear(p=1, n=20, noise=1e-3)
@@ -351,7 +370,7 @@ def test_nothing_known_is_no_accident(likelihood):
     W = torch.zeros(3, 4)
     zero = Curvature(torch.zeros(4, 4).double(), torch.zeros(3, 3).double())
     nothing = torch.zeros(5).double()
-    facts = Outputs(nothing, nothing + 1, nothing + 1, nothing, nothing, 0)
+    facts = Outputs(nothing, nothing + 1, nothing + 1, nothing, nothing, 0, None)
     one = torch.ones((), dtype=torch.float64)
     done = evidence.update(
         {"w": W},

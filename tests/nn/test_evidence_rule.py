@@ -16,6 +16,7 @@ from adareg import AdaReg
 from adareg.core import evidence
 from adareg.nn import curvature
 from adareg.nn import evidence as rule
+from training import train
 
 
 def mlp(inputs=8, outputs=5, width=16, dtype=torch.float32):
@@ -477,14 +478,15 @@ def test_more_samples_than_there_are():
 
 def test_strength_is_the_priors_share_of_the_loss():
     x, y = classes()
-    reg = AdaReg(mlp(), "all", rule="evidence", n_samples=40, loss_scale=2.0)
+    model = mlp()
+    reg = AdaReg(model, "all", rule="evidence", n_samples=40, loss_scale=2.0)
+    assert reg.strength == 0  # nothing has been learned yet
+    train(model, Adam(model.parameters(), 1e-2), 30, (x, y))
     reg.update(x, y)
     assert not any("clipped" in key for key in reg.metrics())  # there are no bounds
     assert reg.strength == pytest.approx(2 * reg.metrics()["noise"] / (2 * 40))
     targets = torch.randn(40, 5)
-    reg = AdaReg(mlp(), "all", rule="evidence", n_samples=40, likelihood="regression")
-    assert reg.strength == 0  # nothing is known about the noise yet
-    reg.update(x, targets)
+    reg = fit(mlp(), x, targets, loss=mse_loss)
     noise = reg.metrics()["noise"]
     assert 0 < noise <= targets.var(0).mean() * 1.01
     assert reg.strength == pytest.approx(noise / (40 * 5))
@@ -604,6 +606,43 @@ def test_log_evidence_prefers_the_model_that_made_the_data():
 
 
 # Robustness
+
+
+@pytest.mark.parametrize("likelihood", evidence.LIKELIHOODS)
+def test_the_penalty_waits_until_something_is_learned_and_then_stays(likelihood):
+    x, labels = classes()
+    targets = nn.functional.one_hot(labels).float()
+    y = labels if likelihood == "classification" else targets
+    model = nn.Linear(8, 5)
+    reg = AdaReg(model, "all", rule="evidence", n_samples=40, likelihood=likelihood)
+    solution = torch.linalg.lstsq(x, targets - targets.mean(0)).solution.mT
+    waiting = []
+    for known in (0.0, 0.001, 1.0, 0.0):  # a share of what can be known by a linear map
+        with torch.no_grad():
+            model.weight.copy_(known * solution)
+            model.bias.copy_(targets.mean(0).log() if y is labels else targets.mean(0))
+        reg.update(x, y)
+        waiting.append(reg.metrics()["waiting"])
+        assert (reg.strength == 0) == bool(waiting[-1])
+    assert waiting == [1, 1, 0, 0]
+
+
+def test_a_deep_network_is_not_shrunk_before_it_has_learned_anything():
+    """Its gradients are so small at first that Adam would follow any penalty."""
+    x, y = classes(60)
+    sizes = []
+    for regularized in (False, True):
+        torch.manual_seed(0)
+        model = deep(16)
+        optimizer = Adam(model.parameters(), 1e-3)
+        if regularized:
+            reg = AdaReg(model, "all", rule="evidence", n_samples=60)
+            reg.attach(optimizer, data=(x, y))
+        train(model, optimizer, 120, (x, y))
+        sizes.append([p.norm() for p in model.parameters() if p.ndim == 2])
+    assert reg.metrics()["updates"] > 2
+    assert reg.metrics()["waiting"] == 1
+    torch.testing.assert_close(*sizes, rtol=1e-6, atol=0)
 
 
 def deep(layers):

@@ -51,6 +51,10 @@ LEAST_NOISE = 1e-6
 #: A leverage above this is taken as this: a sample keeps a say in the noise.
 MOST_LEVERAGE = 0.98
 
+#: A network whose squared residuals are more than this share of those of the best constant
+#: prediction has learned nothing yet.
+LEARNED = 0.99
+
 
 class Curvature(NamedTuple):
     """Curvature ``A⊗G`` of one sample's negative log-likelihood; diagonals are (…, 1, n)."""
@@ -400,6 +404,7 @@ class Outputs(NamedTuple):
     actual: Tensor | None  # the squared residual there is
     log_likelihood: Tensor | None  # at noise one, without constants
     constants: int  # how many times −½·log(2πφ) is missing in it
+    unlearned: Tensor | None  # (…): the mean squared residual of the best constant prediction
 
 
 def classify(logits: Tensor, labels: Tensor | None) -> Outputs:  # (…, m, K), (…, m)
@@ -421,12 +426,14 @@ def classify(logits: Tensor, labels: Tensor | None) -> Outputs:  # (…, m, K), 
     squares = (second - 2 * p.pow(3).sum(-1) + second.square()).clamp(min=1e-24)
     count = (trace.square() / squares).clamp(1, max(1, p.shape[-1] - 1))
     if labels is None:
-        return Outputs(trace / count, count, trace, None, None, 0)
+        return Outputs(trace / count, count, trace, None, None, 0, None)
     of_label = (1 - labels if o.shape[-1] == 1 else labels).long().unsqueeze(-1)
     p_label = p.gather(-1, of_label).squeeze(-1)
     residual = (second - 2 * p_label + 1).clamp(min=0)
     log_likelihood = log_p.gather(-1, of_label).squeeze(-1)
-    return Outputs(trace / count, count, trace, residual, log_likelihood, 0)
+    each = torch.nn.functional.one_hot(of_label.squeeze(-1), p.shape[-1]).double()
+    unlearned = 1 - each.mean(-2).square().sum(-1)
+    return Outputs(trace / count, count, trace, residual, log_likelihood, 0, unlearned)
 
 
 def regress(outputs: Tensor, targets: Tensor) -> Outputs:  # (…, m, K), (…, m, K)
@@ -434,7 +441,19 @@ def regress(outputs: Tensor, targets: Tensor) -> Outputs:  # (…, m, K), (…, 
     residual = (outputs.double() - targets.double()).square().sum(-1)
     ones = torch.ones_like(residual)
     K = outputs.shape[-1]
-    return Outputs(ones, K * ones, K * ones, residual, -residual / 2, K)
+    unlearned = targets.double().var(-2, correction=0).sum(-1)
+    return Outputs(ones, K * ones, K * ones, residual, -residual / 2, K, unlearned)
+
+
+def has_learned(outputs: Outputs) -> Tensor:  # (…)
+    """Whether the network knows more of its samples than one prediction for all would say.
+
+    True where that says everything, and where there are no targets to tell.
+    """
+    if outputs.actual is None or outputs.unlearned is None:
+        return torch.ones(outputs.stiffness.shape[:-1], dtype=torch.bool)
+    unlearned = outputs.unlearned
+    return (outputs.actual.mean(-1) < LEARNED * unlearned) | (unlearned <= 0)
 
 
 def leverage(

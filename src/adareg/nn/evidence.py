@@ -62,6 +62,7 @@ class Evidence:
         self.next_step = FIRST
         self.outputs = 1
         self.noise = evidence.DISPERSION if likelihood == "classification" else 0.0
+        self.waiting = True
         self.found: dict[str, float] = {}
         self._most_noise = 0.0
         self._source: Source | None = None
@@ -69,7 +70,14 @@ class Evidence:
 
     @property
     def strength(self) -> float:
-        """λ: what makes the penalty fit the training loss; 0 in regression until an update."""
+        """λ: what makes the penalty fit the training loss; 0 in regression until an update.
+
+        And 0 while it is waiting: after an update that met a network which had learned nothing,
+        until one that meets another. Gradients of the loss can be so small before, in a deep
+        network as torch starts it, that Adam would follow any penalty, however weak.
+        """
+        if self.waiting:
+            return 0.0
         numbers = 2 if self.likelihood == "classification" else self.outputs
         return self.loss_scale * self.noise / (numbers * self.n_samples)
 
@@ -120,6 +128,8 @@ class Evidence:
         )
         if not math.isfinite(float(solved.noise)):
             raise NonFiniteError("the noise that was found is not finite")
+        if self.waiting:
+            self.waiting = not bool(evidence.has_learned(facts))
         self._remember(solved, seen)
         return {**priors, **{name: layer.prior for name, layer in solved.layers.items()}}
 
@@ -133,7 +143,8 @@ class Evidence:
         assert targets is not None
         wanted = _as_matrix(targets, outputs)
         facts = evidence.regress(outputs, wanted)
-        self._most_noise = float((wanted - wanted.mean(0)).square().mean().clamp(min=1e-30))
+        assert facts.unlearned is not None
+        self._most_noise = max(float(facts.unlearned) / wanted.shape[-1], 1e-30)
         noise = self.noise or self._most_noise
         return facts, torch.tensor(noise, dtype=torch.float64, device=outputs.device)
 
@@ -163,7 +174,12 @@ class Evidence:
 
     def metrics(self) -> dict[str, float]:
         """What was found at the last update."""
-        return {"noise": self.noise, "updates": float(self.updates), **self.found}
+        state = {
+            "noise": self.noise,
+            "updates": float(self.updates),
+            "waiting": float(self.waiting),
+        }
+        return {**state, **self.found}
 
     def correlations(
         self, name: str, layer: Layer, prior: MatrixNormal, count: int = 400

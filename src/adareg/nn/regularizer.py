@@ -291,7 +291,8 @@ class AdaReg:
         update: ``noise`` (variance, or a classifier's dispersion), ``leverage`` (what a sample
         determines of its own prediction), ``gamma`` (how many weights the data determine, in all
         and by layer), ``log_evidence`` (of the training set, if targets were given, and each
-        layer's share), ``updates``; and for each layer ``scale``, the geometric mean of its
+        layer's share), ``updates``, ``waiting`` (1 until the network has learned something, 0
+        ever after); and for each layer ``scale``, the geometric mean of its
         precisions, and ``shape_row``, ``shape_col``, the spread of their logarithms on each side
         (0 for a scalar prior).
         """
@@ -359,9 +360,8 @@ class AdaReg:
                 raise ValueError(f"state has format {state['format']!r}, expected {_FORMAT}")
             learned = state.get("evidence")
             learned = None if learned is None else Evidence.from_state(learned)
-            strength = 1.0 if learned else resolve_strength(state["strength"], None)
             bounds, rule = check_bounds(tuple(state["bounds"])), check_any_rule(state["rule"])
-            steps = int(state["steps"])
+            steps, strength = int(state["steps"]), state["strength"]
             stored = {
                 name: (Precision(*factors["row"]), Precision(*factors["col"]))
                 for name, factors in state["priors"].items()
@@ -370,6 +370,7 @@ class AdaReg:
             raise ValueError(f"this is not the state of an AdaReg: {error!r}") from error
         if (rule == "evidence") != (learned is not None):
             raise ValueError("this is not the state of an AdaReg: rule and evidence disagree")
+        strength = 1.0 if learned else resolve_strength(strength, None)
         if learned is not None:
             stored = {name: (collapsed(row), collapsed(col)) for name, (row, col) in stored.items()}
         priors = self._match(stored, factor_dtype if learned is None else result_dtype)

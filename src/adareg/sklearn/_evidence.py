@@ -74,6 +74,15 @@ def go_on(new: AdaReg, old: AdaReg) -> None:
     _of(new).n_samples = n_samples
 
 
+def do_not_wait(reg: AdaReg) -> None:
+    """Have the penalty from the start, for L-BFGS.
+
+    It follows loss and penalty in their true proportion, however small the gradients are; and
+    until the first update, without a penalty, it would run far where classes can be separated.
+    """
+    _of(reg).waiting = False
+
+
 def batch(reg: AdaReg, samples: Samples) -> tuple[Tensor, Tensor]:
     """What an update looks at: inputs, and labels or targets. Each update draws anew."""
     known = _of(reg)

@@ -146,6 +146,8 @@ def minimize(
     Returns:
         Iterations, the last value without the prior, and whether it converged.
     """
+    if reg is not None and reg.rule == evidence.RULE:
+        evidence.do_not_wait(reg)
     function = _Function(objective, reg, samples)
     start, iterations, calls = function.start(), 0, 0
     length = _round(settings, reg)
