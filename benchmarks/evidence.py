@@ -2,8 +2,9 @@
 
 python benchmarks/evidence.py compare OUT        OUT.json: none, weight decay, evidence
 python benchmarks/evidence.py sensitivity OUT    OUT.json and OUT.svg: one constant at a time
+python benchmarks/evidence.py deep OUT           OUT.json: deep plain networks, which can collapse
 
-``docs/tables.py`` makes the table of docs/evidence.md from the first.
+``docs/tables.py`` makes the tables of docs/evidence.md from the first and the last.
 
 Small multilayer perceptrons on data that comes with scikit-learn, Adam, paired seeds.
 """
@@ -47,6 +48,8 @@ HELD_OUT = [
     ("friedman3", 100),
     ("ten tasks", 80),
 ]
+#: Layers and samples of plain networks as torch initialises them.
+DEEP = [(4, 100), (8, 30), (8, 100), (12, 30), (12, 100), (20, 300)]
 STEPS, BATCH, RATE = 600, 64, 1e-3
 WEIGHT_DECAYS = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 CONSTANTS: dict[str, tuple[Any, str, list[float]]] = {
@@ -56,7 +59,7 @@ CONSTANTS: dict[str, tuple[Any, str, list[float]]] = {
     "start": (evidence, "START", [0.001, 0.01, 0.1]),
     "first step": (rule, "FIRST", [20, 50, 150]),
     "growth of steps": (rule, "GROWTH", [1.15, 1.3, 1.7]),
-    "samples": (curvature, "SAMPLES", [50, 100, 300]),
+    "samples": (curvature, "SAMPLES", [50, 100, 200, 300]),
     "draws": (evidence, "DRAWS", [1, 3, 10]),
 }
 
@@ -167,6 +170,45 @@ def _change(differences: Tensor) -> list[float]:
     return [float(differences.mean()), float(differences.std() / len(differences) ** 0.5)]
 
 
+def train_deep(layers: int, n: int, seed: int, weight_decay: float | None) -> list[float]:
+    """Accuracy on training and test samples; ``weight_decay=None`` is the evidence rule."""
+    made = datasets.make_classification(
+        n + 1000, 20, n_informative=10, n_classes=6, random_state=seed
+    )
+    x, y = torch.tensor(made[0]).float(), torch.tensor(made[1])
+    x = (x - x.mean(0)) / x.std(0)
+    torch.manual_seed(seed)
+    hidden = [part for _ in range(layers - 2) for part in (nn.Linear(32, 32), nn.ReLU())]
+    model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), *hidden, nn.Linear(32, 6))
+    optimizer = torch.optim.Adam(model.parameters(), RATE, weight_decay=weight_decay or 0.0)
+    if weight_decay is None:
+        reg = adareg.AdaReg(model, "all", rule="evidence", n_samples=n)
+        reg.attach(optimizer, data=(x[:n], y[:n]))
+    for _ in range(1000):
+        batch = torch.randperm(n)[:BATCH]
+        optimizer.zero_grad()
+        cross_entropy(model(x[batch]), y[batch]).backward()
+        optimizer.step()
+    with torch.no_grad():
+        right = (model(x).argmax(1) == y).float()
+    return [100 * float(right[:n].mean()), 100 * float(right[n:].mean())]
+
+
+def deep(out: Path, seeds: int) -> None:
+    """Deep networks without a regularizer, with weak weight decay, with the evidence rule."""
+    methods = {"none": 0.0, "weight decay 1e-4": 1e-4, "weight decay 1e-3": 1e-3, "evidence": None}
+    rows = []
+    for layers, n in DEEP:
+        runs = {
+            method: [train_deep(layers, n, seed, w) for seed in range(seeds)]
+            for method, w in methods.items()
+        }
+        rows.append({"layers": layers, "n": n, "runs": runs})
+        print(json.dumps(rows[-1]), flush=True)
+    record = {"seeds": seeds, "steps": 1000, "rows": rows}
+    out.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
+
+
 @contextmanager
 def changed(module: Any, constant: str, value: float) -> Iterator[None]:
     """With another value of a constant."""
@@ -236,6 +278,8 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     if sys.argv[1:2] == ["compare"]:
         compare(Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 6)
+    elif sys.argv[1:2] == ["deep"]:
+        deep(Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 3)
     elif sys.argv[1:2] == ["draw"]:
         draw(Path(sys.argv[2]))
     else:

@@ -147,6 +147,27 @@ def comparison(record: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+def deep_networks(record: Path) -> str:
+    """The table of ``benchmarks/evidence.py deep``: mean accuracy, and how many collapsed."""
+    rows = json.loads(record.read_text(encoding="utf-8"))["rows"]
+    lines = [
+        "",
+        "Test accuracy of deep plain networks; in brackets, how many ended below 30 % on their own",
+        "training samples:",
+        "",
+        f"| layers | n | {' | '.join(rows[0]['runs'])} |",
+        "|--:|--:|" + "--:|" * len(rows[0]["runs"]),
+    ]
+    for row in rows:
+        cells = [str(row["layers"]), str(row["n"])]
+        for runs in row["runs"].values():
+            test = sum(test for _, test in runs) / len(runs)
+            collapsed = sum(train < 30 for train, _ in runs)
+            cells.append(f"{test:.0f}" + (f" ({collapsed} of {len(runs)})" if collapsed else ""))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def filled(text: str, tables: str) -> str:
     """A page with its tables."""
     head, rest = text.split(BEGIN)
@@ -157,7 +178,8 @@ def pages() -> dict[Path, str]:
     """Each page that has tables, as it should be."""
     made = {
         BENCHMARK: tables(ROOT / "results/records", ROOT / "results/by-accuracy"),
-        RULE: comparison(ROOT / "results/bench/evidence-compare.json"),
+        RULE: comparison(ROOT / "results/bench/evidence-compare.json")
+        + deep_networks(ROOT / "results/bench/evidence-deep.json"),
     }
     return {page: filled(page.read_text(encoding="utf-8"), text) for page, text in made.items()}
 
