@@ -50,7 +50,7 @@ HELD_OUT = [
 ]
 #: Layers and samples of plain networks as torch initialises them.
 DEEP = [(4, 100), (8, 30), (8, 100), (12, 30), (12, 100), (20, 300)]
-STEPS, BATCH, RATE = 600, 64, 1e-3
+STEPS, DEEP_STEPS, BATCH, RATE = 600, 1000, 64, 1e-3
 WEIGHT_DECAYS = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 CONSTANTS: dict[str, tuple[Any, str, list[float]]] = {
     "ρ of a classifier": (evidence, "SHAPE", [0.0, 0.5, 0.9, 0.97]),
@@ -120,11 +120,7 @@ def train(name: str, n: int, seed: int, weight_decay: float | None = 0.0) -> dic
         likelihood = "classification" if classes else "regression"
         reg = adareg.AdaReg(model, "all", rule="evidence", n_samples=n, likelihood=likelihood)
         reg.attach(optimizer, data=(x[:n], labels))
-    for _ in range(STEPS):
-        batch = torch.randperm(n)[:BATCH]
-        optimizer.zero_grad()
-        loss(model(x[batch]), labels[batch]).backward()
-        optimizer.step()
+    optimise(model, optimizer, loss, x[:n], labels, STEPS)
     seconds = time.process_time() - started
     with torch.no_grad():
         answer = model(x[n : n + 2000])
@@ -134,6 +130,22 @@ def train(name: str, n: int, seed: int, weight_decay: float | None = 0.0) -> dic
     else:
         score = 1 - float((answer - truth).square().sum() / (truth - truth.mean(0)).square().sum())
     return {"score": 100 * score, "loss": float(loss(answer, truth)), "seconds": seconds}
+
+
+def optimise(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    x: Tensor,
+    y: Tensor,
+    steps: int,
+) -> None:
+    """An ordinary training loop."""
+    for _ in range(steps):
+        batch = torch.randperm(len(x))[:BATCH]
+        optimizer.zero_grad()
+        loss(model(x[batch]), y[batch]).backward()
+        optimizer.step()
 
 
 def compare(out: Path, seeds: int) -> None:
@@ -184,11 +196,7 @@ def train_deep(layers: int, n: int, seed: int, weight_decay: float | None) -> li
     if weight_decay is None:
         reg = adareg.AdaReg(model, "all", rule="evidence", n_samples=n)
         reg.attach(optimizer, data=(x[:n], y[:n]))
-    for _ in range(1000):
-        batch = torch.randperm(n)[:BATCH]
-        optimizer.zero_grad()
-        cross_entropy(model(x[batch]), y[batch]).backward()
-        optimizer.step()
+    optimise(model, optimizer, cross_entropy, x[:n], y[:n], DEEP_STEPS)
     with torch.no_grad():
         right = (model(x).argmax(1) == y).float()
     return [100 * float(right[:n].mean()), 100 * float(right[n:].mean())]
@@ -205,7 +213,7 @@ def deep(out: Path, seeds: int) -> None:
         }
         rows.append({"layers": layers, "n": n, "runs": runs})
         print(json.dumps(rows[-1]), flush=True)
-    record = {"seeds": seeds, "steps": 1000, "rows": rows}
+    record = {"seeds": seeds, "steps": DEEP_STEPS, "rows": rows}
     out.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -70,11 +70,11 @@ class Evidence:
 
     @property
     def strength(self) -> float:
-        """λ: what makes the penalty fit the training loss; 0 in regression until an update.
+        """λ: what makes the penalty fit the training loss.
 
-        And 0 while it is waiting: after an update that met a network which had learned nothing,
-        until one that meets another. Gradients of the loss can be so small before, in a deep
-        network as torch starts it, that Adam would follow any penalty, however weak.
+        0 while it is waiting: until an update has met a network that has learned something.
+        Gradients of the loss can be so small before, in a deep network as torch starts it, that
+        Adam would follow any penalty, however weak.
         """
         if self.waiting:
             return 0.0
