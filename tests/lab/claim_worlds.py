@@ -113,7 +113,7 @@ def world(key, true, **how):
 
 def closed_form(true, seeds=6, noise=1.0):
     """Errors of updates; too few seeds, or too much noise: none was measured."""
-    error = {"float32 precisions": 1e-7 if true else 1e-3} if seeds >= 5 and noise == 1 else None
+    error = {"float32 precisions": 1e-7 if true else 1e-3} if seeds >= 3 and noise == 1 else None
     return {
         "machine": {"device": "abacus"},
         "updates": [{"p": 10, "d": d, "seconds": {}, "error": error} for d in (50, 500)],
@@ -124,7 +124,7 @@ def cost(true, seeds=6, noise=1.0):
     """Timings of three sizes; too few seeds: only one of them."""
     exponent, spread = (1.5 if true else 2.5), 1 + 0.01 * noise**1.5
     rows = []
-    for d in (50, 500, 5000)[: 3 if seeds >= 5 else 1]:
+    for d in (50, 500, 5000)[: 3 if seeds >= 3 else 1]:
         median = (d / 50) ** exponent
         timing = {"median": median, "low": median / spread, "high": median * spread}
         rows.append({"p": 10, "d": d, "seconds": {"dense": timing, "joint": timing}})

@@ -45,7 +45,7 @@ def test_too_much_noise_is_not_enough_data(key):
 
 @pytest.mark.parametrize("key", CLAIMS)
 def test_too_few_seeds_are_not_enough_data(key):
-    judgement = CLAIMS[key].judge(world(key, True, seeds=4))
+    judgement = CLAIMS[key].judge(world(key, True, seeds=2))
     assert judgement.verdict == "not enough data", judgement.measured
     assert judgement.missing
 

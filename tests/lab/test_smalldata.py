@@ -85,7 +85,7 @@ def test_cost_counts_trials_and_has_two_sides():
 
 
 def test_few_seeds_and_no_records_are_not_enough():
-    assert set(verdicts(good, seeds=4, names=NAMES[:2]).values()) == {"not enough data"}
+    assert set(verdicts(good, seeds=2, names=NAMES[:2]).values()) == {"not enough data"}
     for judgement in judge(Records([])).values():
         assert judgement.verdict == "not enough data"
         assert judgement.missing == ("adareg reproduce smalldata --scale paper",)

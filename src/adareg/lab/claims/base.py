@@ -30,9 +30,9 @@ REPRODUCED, PARTLY = "reproduced", "partly"
 NOT_REPRODUCED, NOT_ENOUGH = "not reproduced", "not enough data"
 VERDICTS = (REPRODUCED, PARTLY, NOT_REPRODUCED, NOT_ENOUGH)
 
-#: Fewer paired seeds than this say nothing: even the range of four of them misses the mean too
-#: often for an interval of 95 %.
-MIN_SEEDS = 5
+#: Fewer paired seeds than this say nothing: the interval of two is twelve times as wide as they
+#: are apart.
+MIN_SEEDS = 3
 #: The share of settings that is "nearly all", and its counterpart.
 NEARLY_ALL, NEARLY_NONE = 0.9, 0.1
 
@@ -41,7 +41,7 @@ State = Literal["yes", "no", "unclear"]
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """A paired difference (or a mean), with a 95 % bootstrap interval over seeds.
+    """A paired difference (or a mean), with a 95 % interval over seeds (see ``bootstrap``).
 
     Args:
         what: what it is the size of, in words.

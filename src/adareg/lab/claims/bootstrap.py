@@ -1,4 +1,4 @@
-"""A mean and its interval, by resampling seeds."""
+"""A mean over seeds and its interval, by resampling where there are enough of them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from scipy import special  # type: ignore[import-untyped]
 
 RESAMPLES = 10_000
 LEVEL = 0.95
+#: Means of fewer values than this are not resampled: even the range of four values misses the true
+#: mean 12 times in 100, and that of three 25 times.
+RESAMPLED = 5
 
 
 class Interval(NamedTuple):
@@ -30,12 +33,15 @@ def interval(values: Sequence[float]) -> Interval:
     The interval is Hesterberg's expanded percentile interval ("What Teachers Should Know About the
     Bootstrap", 2015): quantiles of resampled means, further out than the nominal ones by what
     Student's t asks for at so few values. Without that, the interval of five seeds would cover
-    the true mean 83 times in 100; with it, 92 times.
+    the true mean 83 times in 100; with it, 92 times. Of three or four values it is Student's own:
+    exact for normal values, and wide.
 
     >>> interval([1.0, 2.0, 3.0, 4.0, 5.0]).mean
     3.0
     """
     data = np.asarray(values, dtype=float)
+    if len(data) < RESAMPLED:
+        return _students(data)
     means = _shares(len(data)) @ data
     tail = tail_probability(len(data))
     low, high = np.quantile(means, [tail, 1 - tail])
@@ -44,8 +50,18 @@ def interval(values: Sequence[float]) -> Interval:
 
 def tail_probability(count: int) -> float:
     """How much is cut off at each end of the distribution of resampled means."""
-    t = special.stdtrit(count - 1, (1 + LEVEL) / 2)
-    return float(special.ndtr(-math.sqrt(count / (count - 1)) * t))
+    return float(special.ndtr(-math.sqrt(count / (count - 1)) * _quantile(count)))
+
+
+def _students(data: NDArray[np.float64]) -> Interval:
+    mean = float(data.mean())
+    margin = _quantile(len(data)) * float(data.std(ddof=1)) / math.sqrt(len(data))
+    return Interval(mean, mean - margin, mean + margin)
+
+
+def _quantile(count: int) -> float:
+    """Of Student's distribution, for the mean of ``count`` values."""
+    return float(special.stdtrit(count - 1, (1 + LEVEL) / 2))
 
 
 @cache
