@@ -5,6 +5,7 @@ import runpy
 from pathlib import Path
 
 import pytest
+from scipy import stats
 
 from adareg.lab.experiments import EXPERIMENTS
 from adareg.lab.records import Store
@@ -12,6 +13,11 @@ from adareg.lab.records import Store
 ROOT = Path(__file__).parents[1]
 SIZES = (60, 240, 960, 3840, 15360, 60000)
 METHODS = ("adareg", "weight-decay", "dropout", "batch-norm", "decov")
+
+
+def text_of(page):
+    """Its words, with one space between them."""
+    return " ".join((ROOT / page).read_text().split())
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +34,7 @@ def test_committed_records_are_found_again(name):
     experiment, store = EXPERIMENTS[name], Store(ROOT / "results/records")
     wanted = len(experiment.methods) * experiment.seeds["paper"]
     for config in experiment.cells("paper"):
-        assert len(store.done(name, config)) == wanted, config.slug
+        assert len(store.done(name, config)) >= wanted, config.slug
 
 
 @pytest.fixture(scope="module")
@@ -122,14 +128,17 @@ def test_what_is_said_of_every_size_holds_at_every_size(study):
     assert (norm["adareg"] < norm["none"]).all()
     minutes = study["seconds"].sum() / 60
     for page in ("README.md", "docs/worth.md"):
-        text = " ".join((ROOT / page).read_text().split())
+        text = text_of(page)
         assert "within 0.15 points" in text
         assert f"{minutes:.0f} minutes of one H200" in text
 
 
 def test_what_is_said_of_cifar_holds_at_every_size():
     frame = Store(ROOT / "results/records").frame("cifar-generalization")
-    assert frame["n"].max() == 20_000
+    assert frame["n"].max() == 50_000
+    seeds = frame.groupby(["n", "batch", "method"])["seed"].nunique()
+    assert set(seeds.loc[:20_000]) == {5}
+    assert set(seeds.loc[25_000:]) == {3}
     columns = ["test_accuracy", "stable_rank", "spectral_norm"]
     table = frame.pivot_table(index=["batch", "n"], columns="method", values=columns)
     accuracy = 100 * table["test_accuracy"]
@@ -138,12 +147,23 @@ def test_what_is_said_of_cifar_holds_at_every_size():
     for column in columns[1:]:
         assert (table[column]["adareg"] < table[column]["none"]).all()
         assert (table[column]["weight-decay"].loc[256] < table[column]["adareg"].loc[256]).all()
-    assert "on CIFAR-10 weight decay lowers both further" in " ".join(
-        (ROOT / "README.md").read_text().split()
-    )
-    for page in ("README.md", "docs/worth.md"):
-        text = " ".join((ROOT / page).read_text().split())
-        assert "with up to 20,000 images within 0.8" in text
+    assert "on CIFAR-10 weight decay lowers both further" in text_of("README.md")
+    gain = accuracy.sub(accuracy["none"], axis=0)
+    assert (accuracy.idxmax(axis=1) == "batch-norm").all()
+    assert "On CIFAR-10 it stays within 0.8, on average 0.3 above" in text_of("README.md")
+    text = text_of("docs/worth.md")
+    assert "stays within 0.8 points of no regularizer at every size" in text
+    seeds = 100 * frame.pivot_table("test_accuracy", ["batch", "seed", "n"], "method")
+    for batch, words in ((256, "gains {} points [{}, {}]"), (2048, "none at 2048: {} [{}, {}]")):
+        change = (seeds["adareg"] - seeds["none"]).loc[batch].unstack().dropna().mean(axis=1)
+        low, high = stats.ttest_1samp(change, 0.0).confidence_interval(0.95)
+        numbers = [f"{x:.2f}".replace("-", "−") for x in (change.mean(), low, high)]
+        assert words.format(*numbers) in text
+    average = gain.groupby("batch").mean()
+    assert sorted(average["batch-norm"].round(1)) == [2.4, 2.5]
+    assert list(average["decov"].round(1)) == [1.1, 1.8]
+    assert average["dropout"].between(-4, -2).all()
+    assert (average["weight-decay"] < -6).all()
 
 
 def test_what_is_said_of_halves_of_digits_holds_at_every_size():
@@ -156,7 +176,7 @@ def test_what_is_said_of_halves_of_digits_holds_at_every_size():
     assert decay.loc[:480].between(0.055, 0.115).all()
     assert decay[960] < gain["adareg"][960]
     for page in ("README.md", "docs/worth.md"):
-        assert "0.02 to 0.03 more of the variance" in " ".join((ROOT / page).read_text().split())
+        assert "0.02 to 0.03 more of the variance" in text_of(page)
 
 
 def test_what_is_said_of_the_appendix_holds():
@@ -182,7 +202,7 @@ def test_what_is_said_of_sarcos_holds_at_every_size():
     for column in columns[1:]:
         assert (table[column]["adareg"] < table[column]["none"]).all()
     for page in ("README.md", "docs/worth.md"):
-        assert "within 0.001" in " ".join((ROOT / page).read_text().split())
+        assert "within 0.001" in text_of(page)
 
 
 def test_tables_in_the_documents_are_those_of_the_records():
@@ -204,7 +224,7 @@ def test_what_readme_says_of_the_small_data_benchmark_holds():
     assert set(best[:2]) == {"dropout", "evidence+dropout"}
     assert best[2] == "evidence"
     assert len(ranks) == 10
-    text = " ".join((ROOT / "README.md").read_text().split())
+    text = text_of("README.md")
     assert f"n from {rows['n'].min()} to {rows['n'].max():,}" in text
     names = {name.removeprefix("smalldata-") for name in EXPERIMENTS if "smalldata-" in name}
     assert names == set(rows["data"])

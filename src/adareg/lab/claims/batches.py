@@ -135,7 +135,7 @@ def batch_norm_suffers(records: Records, experiment: str) -> Judgement:
     return Judgement(
         verdict=decided,
         measured=f"From batch 256 to 2048 batch norm loses accuracy at {states.count('yes')} of "
-        f"{several(len(states), 'training size')}{average} "
+        f"{several(len(states), 'training size')}{grid.undecided(states, 'at')}{average} "
         f"({grid.about(cells, effects, ['batch-norm'])}).",
         effects=tuple(effects),
         missing=grid.more_seeds(decided, cells, ["batch-norm"])

@@ -127,7 +127,14 @@ def _sentence(
     if len(compared) > 1:
         every = "both" if len(compared) == 2 else "all of them"
         text += f" (than with {every} in {states.count('yes')})"
+    text += undecided(states)
     return f"{text}; {_sizes(found, means, quantity)}"
+
+
+def undecided(states: Sequence[State], where: str = "in") -> str:
+    """How many settings gave no answer, as the end of a clause."""
+    count = states.count("unclear")
+    return f", unclear {where} {count}" if count else ""
 
 
 def _ahead(found: Sequence[Row], quantity: Quantity, other: str) -> int:
