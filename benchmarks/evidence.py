@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 import adareg
-from adareg.core import evidence
+from adareg.core import evidence, jacobian, observation
 from adareg.nn import curvature
 from adareg.nn import evidence as rule
 
@@ -55,12 +55,12 @@ WEIGHT_DECAYS = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 CONSTANTS: dict[str, tuple[Any, str, list[float]]] = {
     "ρ of a classifier": (evidence, "SHAPE", [0.0, 0.5, 0.9, 0.97]),
     "count": (evidence, "COUNT", [0.1, 1 / 3, 1.0]),
-    "least dispersion": (evidence, "DISPERSION", [0.1, 0.3, 1.0]),
+    "least dispersion": (observation, "DISPERSION", [0.1, 0.3, 1.0]),
     "start": (evidence, "START", [0.001, 0.01, 0.1]),
     "first step": (rule, "FIRST", [20, 50, 150]),
     "growth of steps": (rule, "GROWTH", [1.15, 1.3, 1.7]),
     "samples": (curvature, "SAMPLES", [50, 100, 200, 300]),
-    "draws": (evidence, "DRAWS", [1, 3, 10]),
+    "draws": (jacobian, "DRAWS", [1, 3, 10]),
 }
 
 
@@ -221,15 +221,15 @@ def deep(out: Path, seeds: int) -> None:
 def changed(module: Any, constant: str, value: float) -> Iterator[None]:
     """With another value of a constant."""
     before = getattr(module, constant)
-    floor = evidence.DISPERSIONS
+    floor = observation.DISPERSIONS
     setattr(module, constant, value)
     if constant == "DISPERSION":
-        evidence.DISPERSIONS = (value, floor[1])
+        observation.DISPERSIONS = (value, floor[1])
     try:
         yield
     finally:
         setattr(module, constant, before)
-        evidence.DISPERSIONS = floor
+        observation.DISPERSIONS = floor
 
 
 def sensitivity(out: Path, seeds: int) -> None:

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from adareg import MatrixNormal, Precision
-from adareg.core import evidence
-from adareg.core.evidence import Curvature, Outputs
+from adareg.core import evidence, jacobian, observation
+from adareg.core.jacobian import Curvature
+from adareg.core.observation import Outputs
 
 
 def spd(n, rng):
@@ -65,9 +66,9 @@ class Linear:
         return evidence.update(
             {"w": self.weight(scale)},
             {"w": self.prior(scale)},
-            {"w": evidence.curvature(a, g)},
-            evidence.kernel(a, g / math.sqrt(self.p), self.prior(scale)),
-            evidence.regress(outputs, torch.tensor(self.Y)),
+            {"w": jacobian.curvature(a, g)},
+            jacobian.kernel(a, g / math.sqrt(self.p), self.prior(scale)),
+            observation.regress(outputs, torch.tensor(self.Y)),
             self.n,
             torch.tensor(self.noise, dtype=torch.float64),
             "regression",
@@ -81,7 +82,7 @@ def kron(curvature):
 @pytest.mark.parametrize("seed", range(4))
 def test_posterior_of_a_linear_model_is_exact(seed):
     model = Linear(seed)
-    curvature = evidence.curvature(*model.rows())
+    curvature = jacobian.curvature(*model.rows())
     assert kron(curvature) == pytest.approx(model.design.T @ model.design / model.n, abs=1e-12)
 
     W, prior = model.weight(), model.prior()
@@ -151,7 +152,7 @@ def test_noise_survives_interpolation():
     estimates = []
     for noise in (1e-2, 1e-4, 1e-6):
         residual = noise * np.linalg.solve(K + noise * np.eye(8), y)
-        outputs = evidence.regress(torch.zeros(8, 1), torch.tensor(residual)[:, None])
+        outputs = observation.regress(torch.zeros(8, 1), torch.tensor(residual)[:, None])
         lever = evidence.leverage(torch.tensor(K), torch.full((8,), 1 / noise).double())
         fit = outputs.actual.mean() / (1 - lever.mean()).square()
         estimates.append(fit.item())
@@ -162,7 +163,7 @@ def test_leverage_is_the_diagonal_of_the_hat_matrix():
     model = Linear(p=1)
     a, g = model.rows()
     lever = evidence.leverage(
-        evidence.kernel(a, g, model.prior()),
+        jacobian.kernel(a, g, model.prior()),
         torch.full((model.n,), 1 / model.noise, dtype=torch.float64),
     )
     _, covariance, _ = model.posterior()
@@ -174,7 +175,7 @@ def test_curvature_keeps_both_marginals():
     rng = np.random.default_rng(1)
     M = rng.normal(size=(2, 6, 3, 4))  # draws, samples, p, d
     full = np.einsum("rmpd,rmqe->dpeq", M, M) / 6  # columns of W one after another
-    made = kron(evidence.matrix_curvature(torch.tensor(M))).reshape(4, 3, 4, 3)
+    made = kron(jacobian.matrix_curvature(torch.tensor(M))).reshape(4, 3, 4, 3)
     assert np.einsum("dpdq->pq", made) == pytest.approx(np.einsum("dpdq->pq", full))
     assert np.einsum("dpep->de", made) == pytest.approx(np.einsum("dpep->de", full))
 
@@ -184,23 +185,23 @@ def test_rows_of_a_linear_map_are_outer_products():
     a, g = torch.tensor(rng.normal(size=(5, 4))), torch.tensor(rng.normal(size=(2, 5, 3)))
     M = torch.einsum("md,rmp->rmpd", a, g)
     prior = MatrixNormal(precision(spd(3, rng)), precision(spd(4, rng)))
-    for one, other in zip(evidence.curvature(a, g), evidence.matrix_curvature(M), strict=True):
+    for one, other in zip(jacobian.curvature(a, g), jacobian.matrix_curvature(M), strict=True):
         torch.testing.assert_close(one, other)
     covariance = np.kron(prior.row.covariance().numpy(), prior.col.covariance().numpy())
     flat = M.flatten(2).numpy()
     dense = sum(rows @ covariance @ rows.T for rows in flat)
-    assert evidence.kernel(a, g, prior).numpy() == pytest.approx(dense)
-    assert evidence.matrix_kernel(M, prior).numpy() == pytest.approx(dense)
+    assert jacobian.kernel(a, g, prior).numpy() == pytest.approx(dense)
+    assert jacobian.matrix_kernel(M, prior).numpy() == pytest.approx(dense)
 
 
 @pytest.mark.parametrize("K", [1, 2, 5, 12])
 def test_draws_have_the_curvature_of_the_likelihood(K):
     logits = torch.randn(3, K, dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
-    rounds = 1 if K <= evidence.DRAWS else 2000
+    rounds = 1 if K <= jacobian.DRAWS else 2000
     total = torch.zeros(3, K, K, dtype=torch.float64)
     for _ in range(rounds):
-        v, _ = evidence.directions(logits, "classification", generator)
+        v, _ = jacobian.directions(logits, "classification", generator)
         total += torch.einsum("rmk,rml->mkl", v, v) / rounds
     p = logits.softmax(-1) if K > 1 else logits.sigmoid()
     exact = torch.diag_embed(p) - p[:, :, None] * p[:, None] if K > 1 else (p * (1 - p))[..., None]
@@ -208,13 +209,13 @@ def test_draws_have_the_curvature_of_the_likelihood(K):
 
 
 @pytest.mark.parametrize("K", [1, 4, 12])
-@pytest.mark.parametrize("likelihood", evidence.LIKELIHOODS)
+@pytest.mark.parametrize("likelihood", observation.LIKELIHOODS)
 def test_shared_directions_average_over_outputs(K, likelihood):
     generator = torch.Generator().manual_seed(0)
-    rounds = 1 if K <= evidence.DRAWS else 3000
+    rounds = 1 if K <= jacobian.DRAWS else 3000
     total = torch.zeros(K, K, dtype=torch.float64)
     for _ in range(rounds):
-        _, v = evidence.directions(torch.zeros(2, K), likelihood, generator)
+        _, v = jacobian.directions(torch.zeros(2, K), likelihood, generator)
         assert torch.equal(v[:, 0], v[:, 1])  # the same for all samples
         total += torch.einsum("rk,rl->kl", v[:, 0], v[:, 0]) / rounds
     exact = torch.eye(K, dtype=torch.float64) / K
@@ -225,7 +226,7 @@ def test_shared_directions_average_over_outputs(K, likelihood):
 
 def test_effective_directions_of_a_softmax():
     sure = torch.tensor([[0.0, 0, 0, 0], [9.0, 9, -40, -40]], dtype=torch.float64)
-    found = evidence.classify(sure, torch.tensor([2, 0]))
+    found = observation.classify(sure, torch.tensor([2, 0]))
     assert found.directions.tolist() == pytest.approx([3, 1], rel=1e-6)
     assert found.stiffness.tolist() == pytest.approx([0.25, 0.5], rel=1e-6)
     assert found.actual.tolist() == pytest.approx([0.75, 0.5], rel=1e-6)
@@ -237,7 +238,7 @@ def test_one_logit_is_two_classes():
     two = torch.cat([torch.zeros_like(logit), logit], -1)
     labels = torch.tensor([0, 1, 1, 0, 1, 0])
     for one, other in zip(
-        evidence.classify(logit, labels), evidence.classify(two, labels), strict=True
+        observation.classify(logit, labels), observation.classify(two, labels), strict=True
     ):
         torch.testing.assert_close(one, other)
 
@@ -246,11 +247,11 @@ def test_labels_that_the_model_predicts_have_dispersion_one():
     torch.manual_seed(0)
     logits = torch.randn(20_000, 4)
     labels = torch.distributions.Categorical(logits=logits).sample()
-    found = evidence.classify(logits, labels)
+    found = observation.classify(logits, labels)
     one = torch.ones((), dtype=torch.float64)
-    assert evidence.estimate_noise(one, found, 0 * one).item() == pytest.approx(1, abs=0.02)
-    wrong = evidence.classify(3 * logits, torch.randint(4, (20_000,)))
-    assert evidence.estimate_noise(one, wrong, 0 * one) > 1.4
+    assert observation.estimate_noise(one, found, 0 * one).item() == pytest.approx(1, abs=0.02)
+    wrong = observation.classify(3 * logits, torch.randint(4, (20_000,)))
+    assert observation.estimate_noise(one, wrong, 0 * one) > 1.4
 
 
 def test_what_a_constant_prediction_leaves():
@@ -258,33 +259,33 @@ def test_what_a_constant_prediction_leaves():
     rng = np.random.default_rng(0)
     labels, logits = rng.integers(4, size=30), torch.tensor(rng.normal(size=(30, 4)))
     expected = np.eye(4)[labels].var(0).sum()
-    found = evidence.classify(logits, torch.tensor(labels))
+    found = observation.classify(logits, torch.tensor(labels))
     assert found.unlearned.item() == pytest.approx(expected)
-    two = evidence.classify(logits[:, :1], torch.tensor(labels % 2))
+    two = observation.classify(logits[:, :1], torch.tensor(labels % 2))
     assert two.unlearned.item() == pytest.approx(np.eye(2)[labels % 2].var(0).sum())
     targets = rng.normal(size=(30, 3)) + 5
-    found = evidence.regress(torch.tensor(targets.mean(0)).expand(30, 3), torch.tensor(targets))
+    found = observation.regress(torch.tensor(targets.mean(0)).expand(30, 3), torch.tensor(targets))
     assert found.unlearned.item() == pytest.approx(targets.var(0).sum())
-    assert not evidence.has_learned(found)
+    assert not observation.has_learned(found)
     closer = torch.tensor(0.9 * targets.mean(0) + 0.1 * targets)
-    assert evidence.has_learned(evidence.regress(closer, torch.tensor(targets)))
-    assert not evidence.has_learned(evidence.regress(closer + 1, torch.tensor(targets)))
-    assert evidence.has_learned(evidence.classify(logits, None))  # nothing can be told
+    assert observation.has_learned(observation.regress(closer, torch.tensor(targets)))
+    assert not observation.has_learned(observation.regress(closer + 1, torch.tensor(targets)))
+    assert observation.has_learned(observation.classify(logits, None))  # nothing can be told
 
 
 def test_layers_that_can_do_the_same_are_counted_once():
     """Two copies of one linear map: each layer claims what only both together have."""
     model = Linear(p=1, n=20, noise=1e-3)
     a, g = model.rows()
-    curvature, prior = evidence.curvature(a, g), model.prior()
+    curvature, prior = jacobian.curvature(a, g), model.prior()
     W = model.weight() / 2
-    facts = evidence.regress(torch.tensor(model.X) @ (2 * W).mT, torch.tensor(model.Y))
+    facts = observation.regress(torch.tensor(model.X) @ (2 * W).mT, torch.tensor(model.Y))
     noise = torch.tensor(model.noise, dtype=torch.float64)
     done = evidence.update(
         {"a": W, "b": W},
         {"a": prior, "b": prior},
         {"a": curvature, "b": curvature},
-        2 * evidence.kernel(a, g, prior),
+        2 * jacobian.kernel(a, g, prior),
         facts,
         model.n,
         noise,
@@ -309,9 +310,9 @@ def test_many_networks_at_once():
     together = evidence.update(
         {"w": stacked["w"]},
         {"w": stacked["prior"]},
-        {"w": evidence.curvature(stacked["a"], stacked["g"])},
-        evidence.kernel(stacked["a"], stacked["g"] / math.sqrt(2), stacked["prior"]),
-        evidence.regress(
+        {"w": jacobian.curvature(stacked["a"], stacked["g"])},
+        jacobian.kernel(stacked["a"], stacked["g"] / math.sqrt(2), stacked["prior"]),
+        observation.regress(
             stacked["a"] @ stacked["w"].mT, torch.stack([torch.tensor(m.Y) for m in models])
         ),
         models[0].n,
@@ -333,9 +334,9 @@ def test_a_wide_side_keeps_its_diagonal(monkeypatch):
     g = torch.ones(1, 4, 2, dtype=torch.float64)
     W = torch.randn(2, 4, dtype=torch.float64)
     prior = evidence.start(W)
-    dense = evidence.posterior(prior, evidence.curvature(a, g), 10)
-    monkeypatch.setattr(evidence, "WIDEST", 3)
-    curvature = evidence.curvature(a, g)
+    dense = evidence.posterior(prior, jacobian.curvature(a, g), 10)
+    monkeypatch.setattr(jacobian, "WIDEST", 3)
+    curvature = jacobian.curvature(a, g)
     assert curvature.inputs.shape == (1, 4)
     thin = evidence.posterior(prior, curvature, 10)
     torch.testing.assert_close(thin.determined, dense.determined)
@@ -356,7 +357,7 @@ def test_a_wide_side_keeps_its_diagonal(monkeypatch):
 def test_draws_from_the_posterior_have_its_covariance():
     model = Linear(p=2, d=2)
     W, prior = model.weight(), model.prior()
-    found = evidence.posterior(prior, evidence.curvature(*model.rows()), model.n / model.noise)
+    found = evidence.posterior(prior, jacobian.curvature(*model.rows()), model.n / model.noise)
     drawn = evidence.sample(W, found, prior, 50_000, torch.Generator().manual_seed(0))
     flat = drawn.mT.flatten(1).numpy()
     mean, covariance, _ = model.posterior()
@@ -364,7 +365,7 @@ def test_draws_from_the_posterior_have_its_covariance():
     assert np.cov(flat.T) == pytest.approx(covariance, abs=0.03 * covariance.max())
 
 
-@pytest.mark.parametrize("likelihood", evidence.LIKELIHOODS)
+@pytest.mark.parametrize("likelihood", observation.LIKELIHOODS)
 def test_nothing_known_is_no_accident(likelihood):
     """Zero curvature, zero weights: finite priors, and no weight is determined."""
     W = torch.zeros(3, 4)
@@ -405,7 +406,7 @@ def test_growth_with_the_number_of_samples(width):
     K = torch.tensor(X @ X.T / width)
 
     def count(m, n):
-        facts = evidence.regress(torch.zeros(m, 1), torch.zeros(m, 1))
+        facts = observation.regress(torch.zeros(m, 1), torch.zeros(m, 1))
         return evidence.determined(K[:m, :m], facts, torch.tensor(0.1).double(), n).item()
 
     assert count(100, 400) == pytest.approx(count(400, 400), rel=0.25)
@@ -428,5 +429,5 @@ def test_a_kernel_needs_no_matrix_of_a_wide_side(monkeypatch):
     prior = evidence.start(torch.zeros(4, 6, dtype=torch.float64))
     dense = sum(r @ r.mT for r in rows.flatten(2).double()) / evidence.scale(prior)
     monkeypatch.setattr(Precision, "dense", None)
-    torch.testing.assert_close(evidence.kernel(a, g, prior), dense)
-    torch.testing.assert_close(evidence.matrix_kernel(rows, prior), dense)
+    torch.testing.assert_close(jacobian.kernel(a, g, prior), dense)
+    torch.testing.assert_close(jacobian.matrix_kernel(rows, prior), dense)

@@ -13,7 +13,7 @@ from torch.optim import SGD, Adam, AdamW
 
 import adareg
 from adareg import AdaReg
-from adareg.core import evidence
+from adareg.core import evidence, jacobian, observation
 from adareg.nn import curvature
 from adareg.nn import evidence as rule
 from training import train
@@ -324,7 +324,7 @@ def test_a_large_embedding_is_exact_for_one_token(monkeypatch):
                 reg.layers,
                 reg.priors,
                 tokens,
-                lambda o, g=generator: evidence.directions(o, "classification", g),
+                lambda o, g=generator: jacobian.directions(o, "classification", g),
                 generator,
             )
         )
@@ -346,7 +346,7 @@ def test_layers_before_normalisation_are_found(norm, expected):
         reg.layers,
         reg.priors,
         classes()[0],
-        lambda outputs: evidence.directions(outputs, "classification", draw),
+        lambda outputs: jacobian.directions(outputs, "classification", draw),
         draw,
     )
     assert seen.normalised == expected
@@ -356,7 +356,7 @@ def test_layers_before_normalisation_are_found(norm, expected):
 
 
 @pytest.mark.parametrize("outputs", [5, 12])
-@pytest.mark.parametrize("likelihood", evidence.LIKELIHOODS)
+@pytest.mark.parametrize("likelihood", observation.LIKELIHOODS)
 def test_the_default_device_does_not_matter(outputs, likelihood):
     x = torch.randn(310, 2, 4)
     y = torch.zeros(310) if likelihood == "classification" else torch.randn(310, outputs)
@@ -608,7 +608,7 @@ def test_log_evidence_prefers_the_model_that_made_the_data():
 # Robustness
 
 
-@pytest.mark.parametrize("likelihood", evidence.LIKELIHOODS)
+@pytest.mark.parametrize("likelihood", observation.LIKELIHOODS)
 def test_the_penalty_waits_until_something_is_learned_and_then_stays(likelihood):
     x, labels = classes()
     targets = nn.functional.one_hot(labels).float()

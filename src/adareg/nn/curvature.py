@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from adareg.core import evidence
-from adareg.core.evidence import Curvature
+from adareg.core import evidence, jacobian
+from adareg.core.jacobian import Curvature
 from adareg.core.linalg import NonFiniteError
 from adareg.core.prior import MatrixNormal
 from adareg.nn.batches import Inputs, take
@@ -85,7 +85,7 @@ def collect(
     """The curvature of one sample at every layer, and the kernel of the samples.
 
     Of the directions the first give curvatures, the others the kernel; see
-    :func:`adareg.core.evidence.directions`. The model runs in evaluation mode. It, its
+    :func:`adareg.core.jacobian.directions`. The model runs in evaluation mode. It, its
     gradients and the global random state are left as they were.
     """
     model = getattr(model, "_orig_mod", model)
@@ -141,10 +141,10 @@ def _read(
 ) -> tuple[Curvature, Tensor]:
     """A layer's curvature from the first rows, its kernel from the others."""
     if a is not None:
-        return evidence.curvature(a, rows[:own]), evidence.kernel(a, rows[own:], prior)
-    kernel = evidence.matrix_kernel(_groups_first(rows[own:]), prior)
+        return jacobian.curvature(a, rows[:own]), jacobian.kernel(a, rows[own:], prior)
+    kernel = jacobian.matrix_kernel(_groups_first(rows[own:]), prior)
     kernel = kernel.reshape(-1, *kernel.shape[-2:]).sum(0)
-    return evidence.matrix_curvature(_groups_first(rows[:own])), kernel
+    return jacobian.matrix_curvature(_groups_first(rows[:own])), kernel
 
 
 def _groups_first(rows: Tensor) -> Tensor:  # (draws, m, …, p, d) -> (…, draws, m, p, d)

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from adareg.core import evidence
-from adareg.core.evidence import LIKELIHOODS, Curvature
+from adareg.core import evidence, jacobian, observation
+from adareg.core.jacobian import Curvature
 from adareg.core.linalg import NonFiniteError
 from adareg.core.metrics import correlation
+from adareg.core.observation import LIKELIHOODS
 from adareg.core.prior import MatrixNormal
 from adareg.nn import curvature
 from adareg.nn.batches import Inputs, each, joined, size, take
@@ -61,7 +62,7 @@ class Evidence:
         self.updates = 0
         self.next_step = FIRST
         self.outputs = 1
-        self.noise = evidence.DISPERSION if likelihood == "classification" else 0.0
+        self.noise = observation.DISPERSION if likelihood == "classification" else 0.0
         self.waiting = True
         self.found: dict[str, float] = {}
         self._most_noise = 0.0
@@ -111,7 +112,7 @@ class Evidence:
             layers,
             priors,
             inputs,
-            lambda outputs: evidence.directions(outputs, self.likelihood, generator),
+            lambda outputs: jacobian.directions(outputs, self.likelihood, generator),
             generator,
         )
         facts, noise = self._facts(seen.outputs, targets)
@@ -129,20 +130,20 @@ class Evidence:
         if not math.isfinite(float(solved.noise)):
             raise NonFiniteError("the noise that was found is not finite")
         if self.waiting:
-            self.waiting = not bool(evidence.has_learned(facts))
+            self.waiting = not bool(observation.has_learned(facts))
         self._remember(solved, seen)
         return {**priors, **{name: layer.prior for name, layer in solved.layers.items()}}
 
-    def _facts(self, outputs: Tensor, targets: Tensor | None) -> tuple[evidence.Outputs, Tensor]:
+    def _facts(self, outputs: Tensor, targets: Tensor | None) -> tuple[observation.Outputs, Tensor]:
         """What the likelihood says, and the noise so far."""
         outputs = outputs.double()
         if self.likelihood == "classification":
             labels = None if targets is None else _as_labels(targets, outputs)
-            facts = evidence.classify(outputs, labels)
+            facts = observation.classify(outputs, labels)
             return facts, torch.tensor(self.noise, dtype=torch.float64, device=outputs.device)
         assert targets is not None
         wanted = _as_matrix(targets, outputs)
-        facts = evidence.regress(outputs, wanted)
+        facts = observation.regress(outputs, wanted)
         assert facts.unlearned is not None
         self._most_noise = max(float(facts.unlearned) / wanted.shape[-1], 1e-30)
         noise = self.noise or self._most_noise
@@ -167,9 +168,9 @@ class Evidence:
 
     def _bounded(self, noise: float) -> float:
         if self.likelihood == "classification":
-            low, high = evidence.DISPERSIONS
+            low, high = observation.DISPERSIONS
         else:
-            low, high = evidence.LEAST_NOISE * self._most_noise, self._most_noise
+            low, high = observation.LEAST_NOISE * self._most_noise, self._most_noise
         return min(max(noise, low), high)
 
     def metrics(self) -> dict[str, float]:
@@ -194,7 +195,7 @@ class Evidence:
         found = evidence.posterior(prior, self._curvatures[name], self._effective_samples)
         generator = torch.Generator("cpu").manual_seed(self.updates)
         weights = evidence.sample(weight, found, prior, count, generator)
-        if evidence.ignores_common_row(self._curvatures[name]):
+        if jacobian.ignores_common_row(self._curvatures[name]):
             weights = weights - weights.mean(-2, keepdim=True)
         return Correlations(*_summary(correlation(weights)))
 

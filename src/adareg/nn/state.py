@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from adareg.core import evidence
+from adareg.core.jacobian import WIDEST
 from adareg.core.linalg import is_sharded
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
@@ -27,7 +27,7 @@ def padded(prior: MatrixNormal) -> MatrixNormal:
 def completed(prior: MatrixNormal) -> MatrixNormal:
     """The same prior with factors of the shapes that the evidence rule gives them."""
     sides = (prior.row, prior.col)
-    row, col = (_complete(s) if s.shape[-1] <= evidence.WIDEST else s for s in sides)
+    row, col = (_complete(s) if s.shape[-1] <= WIDEST else s for s in sides)
     return MatrixNormal(row, col)
 
 
