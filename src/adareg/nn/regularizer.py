@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -11,9 +11,7 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from adareg.core import evidence
-from adareg.core.linalg import NonFiniteError, factor_dtype, is_sharded, local, result_dtype, whole
-from adareg.core.metrics import spectral_norm, stable_rank
-from adareg.core.precision import Precision
+from adareg.core.linalg import NonFiniteError, is_sharded, local
 from adareg.core.prior import MatrixNormal
 from adareg.core.rules import solve_all
 from adareg.core.spectrum import BOUNDS, check_bounds
@@ -28,8 +26,9 @@ from adareg.nn.attach import MODES, Attachment
 from adareg.nn.distributed import Team, group_of, solve_together
 from adareg.nn.evidence import Correlations, Evidence
 from adareg.nn.groups import Group, make_groups, placement
+from adareg.nn.metrics import layer_metrics
 from adareg.nn.select import Layer, Selection, by_name, select
-from adareg.nn.state import collapsed, completed, is_identity, padded
+from adareg.nn.state import dump, load, stored
 
 _FORMAT = 1
 
@@ -298,7 +297,8 @@ class AdaReg:
         """
         metrics = {"penalty": 0.0}
         for name, prior in self.priors.items():
-            values = self._layer_metrics(self._layers[name], prior)
+            bounds = self.bounds if self._evidence is None else None
+            values = layer_metrics(self._layers[name].matrix, prior, self.strength, bounds)
             keys, numbers = list(values), torch.stack(list(values.values())).tolist()
             penalty, *rest = numbers
             metrics["penalty"] += penalty
@@ -334,7 +334,6 @@ class AdaReg:
         Shapes and keys do not change during training, as ``torch.distributed.checkpoint`` needs
         it. The factors of a sharded weight are sharded, too.
         """
-        fixed = padded if self._evidence is None else completed
         return {
             "format": _FORMAT,
             "strength": self.strength,
@@ -342,10 +341,7 @@ class AdaReg:
             "rule": self.rule,
             "steps": self._steps,
             "evidence": None if self._evidence is None else self._evidence.state_dict(),
-            "priors": {
-                name: {"row": list(prior.row.factors), "col": list(prior.col.factors)}
-                for name, prior in zip(self._layers, map(fixed, self.priors.values()), strict=True)
-            },
+            "priors": dump(self.priors, complete=self._evidence is not None),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -362,18 +358,13 @@ class AdaReg:
             learned = None if learned is None else Evidence.from_state(learned)
             bounds, rule = check_bounds(tuple(state["bounds"])), check_any_rule(state["rule"])
             steps, strength = int(state["steps"]), state["strength"]
-            stored = {
-                name: (Precision(*factors["row"]), Precision(*factors["col"]))
-                for name, factors in state["priors"].items()
-            }
+            factors = stored(state["priors"])
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"this is not the state of an AdaReg: {error!r}") from error
         if (rule == "evidence") != (learned is not None):
             raise ValueError("this is not the state of an AdaReg: rule and evidence disagree")
         strength = 1.0 if learned else resolve_strength(strength, None)
-        if learned is not None:
-            stored = {name: (collapsed(row), collapsed(col)) for name, (row, col) in stored.items()}
-        priors = self._match(stored, factor_dtype if learned is None else result_dtype)
+        priors = load(factors, self._layers, complete=learned is not None)
         before = getattr(self, "_evidence", None)
         if learned is not None and before is not None:
             learned.take_over(before)
@@ -425,55 +416,3 @@ class AdaReg:
         reason = "has NaN or infinite entries" if bad else "is so large that its square overflows"
         names = ", ".join(bad or self._layers)
         return f"{names}: the weight {reason}; all precisions are kept as they were"
-
-    def _layer_metrics(self, layer: Layer, prior: MatrixNormal) -> dict[str, Tensor]:
-        W = layer.matrix
-        penalty = self.strength * prior.penalty(W).sum()
-        energy = whole(W.to(result_dtype(W)).square().sum())
-        return {
-            "penalty": penalty,
-            "stable_rank": stable_rank(W).mean(),
-            "spectral_norm": spectral_norm(W).max(),
-            **(self._clipped(prior) if self._evidence is None else {}),
-            "effective_weight_decay": torch.where(energy == 0, 0.0, 2 * penalty / energy),
-        }
-
-    def _clipped(self, prior: MatrixNormal) -> dict[str, Tensor]:
-        u, v = self.bounds
-        spectrum = torch.cat([prior.row.eigenvalues(), prior.col.eigenvalues()], dim=-1)
-        low, high = spectrum <= u * (1 + 1e-6), spectrum >= v * (1 - 1e-6)
-        return {"clipped_low": low.double().mean(), "clipped_high": high.double().mean()}
-
-    def _match(
-        self,
-        stored: Mapping[str, tuple[Precision, Precision]],
-        dtype: Callable[[Tensor], torch.dtype],
-    ) -> dict[str, MatrixNormal]:
-        if stored.keys() != self._layers.keys():
-            raise ValueError(
-                f"the state is for layers {sorted(stored)}, this AdaReg has {sorted(self._layers)}"
-            )
-        priors = {}
-        for name, layer in self._layers.items():
-            row, col = stored[name]
-            W = layer.blank
-            if not (_fits(row, W.shape[:-1]) and _fits(col, W.mT.shape[:-1])):
-                raise ValueError(f"{name}: the state's factors do not fit {tuple(W.shape)}")
-            if is_identity(row, col):
-                priors[name] = MatrixNormal.identity(W)
-            else:
-                priors[name] = MatrixNormal(row, col).to(dtype(W), copy=True)
-        return priors
-
-
-def _fits(precision: Precision, shape: torch.Size) -> bool:
-    """Whether the factors make a positive definite matrix for a side of this (…, n)."""
-    scale, basis, values = precision.factors
-    tensors = [basis, values] if scale is None else [basis, values, scale]
-    return (
-        all(isinstance(tensor, Tensor) and bool(tensor.isfinite().all()) for tensor in tensors)
-        and basis.shape[:-1] == shape
-        and values.shape == basis.shape[:-2] + basis.shape[-1:]
-        and (scale.shape == shape[:-1] if scale is not None else basis.shape[-1] == shape[-1])
-        and all(bool((tensor > 0).all()) for tensor in tensors[1:])
-    )

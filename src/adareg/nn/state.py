@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a prior: tensors of the same shapes at any time.
+"""What a checkpoint holds of the priors: tensors of the same shapes at any time.
 
 ``torch.distributed.checkpoint`` reads into tensors that it is given, so a prior that has never been
 updated is stored with the factors that it will have after its first update.
@@ -6,15 +6,89 @@ updated is stored with the factors that it will have after its first update.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import torch
 from torch import Tensor
 
 from adareg.core.jacobian import WIDEST
-from adareg.core.linalg import is_sharded
+from adareg.core.linalg import factor_dtype, is_sharded, result_dtype
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
+from adareg.nn.select import Layer
 
 
-def padded(prior: MatrixNormal) -> MatrixNormal:
+def dump(priors: Mapping[str, MatrixNormal], complete: bool) -> dict[str, Any]:
+    """Priors as lists of tensors, by layer and side.
+
+    Args:
+        priors: by layer.
+        complete: as the evidence rule's priors are, with all eigenvectors of both sides.
+    """
+    fixed = _completed if complete else _padded
+    sides = {name: fixed(prior) for name, prior in priors.items()}
+    return {
+        name: {"row": list(prior.row.factors), "col": list(prior.col.factors)}
+        for name, prior in sides.items()
+    }
+
+
+def stored(state: Mapping[str, Any]) -> dict[str, tuple[Precision, Precision]]:
+    """Undo :func:`dump`, for layers that are yet to be compared with the model's."""
+    return {
+        name: (Precision(*factors["row"]), Precision(*factors["col"]))
+        for name, factors in state.items()
+    }
+
+
+def load(
+    stored: Mapping[str, tuple[Precision, Precision]],
+    layers: Mapping[str, Layer],
+    complete: bool,
+) -> dict[str, MatrixNormal]:
+    """The priors of a model's layers, in copies, with the shapes that training gives them.
+
+    Args:
+        stored: rows and columns, by layer.
+        layers: the model's.
+        complete: as in :func:`dump`.
+
+    Raises:
+        ValueError: they do not fit the model.
+    """
+    if stored.keys() != layers.keys():
+        raise ValueError(
+            f"the state is for layers {sorted(stored)}, this AdaReg has {sorted(layers)}"
+        )
+    priors = {}
+    for name, layer in layers.items():
+        row, col = map(_collapsed, stored[name]) if complete else stored[name]
+        W = layer.blank
+        if not (_fits(row, W.shape[:-1]) and _fits(col, W.mT.shape[:-1])):
+            raise ValueError(f"{name}: the state's factors do not fit {tuple(W.shape)}")
+        if _is_identity(row, col):
+            priors[name] = MatrixNormal.identity(W)
+        else:
+            dtype = result_dtype(W) if complete else factor_dtype(W)
+            priors[name] = MatrixNormal(row, col).to(dtype, copy=True)
+    return priors
+
+
+def _fits(precision: Precision, shape: torch.Size) -> bool:
+    """Whether the factors make a positive definite matrix for a side of this (…, n)."""
+    scale, basis, values = precision.factors
+    tensors = [basis, values] if scale is None else [basis, values, scale]
+    return (
+        all(isinstance(tensor, Tensor) and bool(tensor.isfinite().all()) for tensor in tensors)
+        and basis.shape[:-1] == shape
+        and values.shape == basis.shape[:-2] + basis.shape[-1:]
+        and (scale.shape == shape[:-1] if scale is not None else basis.shape[-1] == shape[-1])
+        and all(bool((tensor > 0).all()) for tensor in tensors[1:])
+    )
+
+
+def _padded(prior: MatrixNormal) -> MatrixNormal:
     """The same prior with factors of the shapes that the rules give them."""
     if prior.row.basis.shape[-1] or prior.col.basis.shape[-1]:
         return prior
@@ -24,22 +98,22 @@ def padded(prior: MatrixNormal) -> MatrixNormal:
     return MatrixNormal(_with_rank(prior.row, d), _complete(prior.col))
 
 
-def completed(prior: MatrixNormal) -> MatrixNormal:
+def _completed(prior: MatrixNormal) -> MatrixNormal:
     """The same prior with factors of the shapes that the evidence rule gives them."""
     sides = (prior.row, prior.col)
     row, col = (_complete(s) if s.shape[-1] <= WIDEST else s for s in sides)
     return MatrixNormal(row, col)
 
 
-def collapsed(side: Precision) -> Precision:
-    """Undo :func:`completed` where it began with a multiple of the identity."""
+def _collapsed(side: Precision) -> Precision:
+    """Undo :func:`_completed` where it began with a multiple of the identity."""
     e = side.values
     if side.scale is not None or not bool((e == e[..., :1]).all()):
         return side
     return Precision(e[..., 0], side.basis[..., :0], e[..., :0])
 
 
-def is_identity(row: Precision, col: Precision) -> bool:
+def _is_identity(row: Precision, col: Precision) -> bool:
     """Whether every eigenvalue of both is one."""
     factors = (row.scale, row.values, col.scale, col.values)
     return all(factor is None or bool((factor == 1).all()) for factor in factors)
