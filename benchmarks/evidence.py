@@ -3,8 +3,9 @@
 python benchmarks/evidence.py compare OUT        OUT.json: none, weight decay, evidence
 python benchmarks/evidence.py sensitivity OUT    OUT.json and OUT.svg: one constant at a time
 python benchmarks/evidence.py deep OUT           OUT.json: deep plain networks, which can collapse
+python benchmarks/evidence.py depths OUT         OUT.json: which depth has the highest evidence
 
-``docs/tables.py`` makes the tables of docs/evidence.md from the first and the last.
+``docs/tables.py`` makes the tables of docs/evidence.md from all but the second.
 
 Small multilayer perceptrons on data that comes with scikit-learn, Adam, paired seeds.
 """
@@ -16,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +52,9 @@ HELD_OUT = [
 ]
 #: Layers and samples of plain networks as torch initialises them.
 DEEP = [(4, 100), (8, 30), (8, 100), (12, 30), (12, 100), (20, 300)]
-STEPS, DEEP_STEPS, BATCH, RATE = 600, 1000, 64, 1e-3
+#: Hidden layers of networks to choose from.
+DEPTHS: list[tuple[int, ...]] = [(), (32,), (32, 32), (32, 32, 32)]
+STEPS, DEEP_STEPS, LONG_STEPS, BATCH, RATE = 600, 1000, 4000, 64, 1e-3
 WEIGHT_DECAYS = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 CONSTANTS: dict[str, tuple[Any, str, list[float]]] = {
     "ρ of a classifier": (evidence, "SHAPE", [0.0, 0.5, 0.9, 0.97]),
@@ -99,7 +103,14 @@ def load(name: str) -> tuple[Tensor, Tensor]:
     return inputs, targets
 
 
-def train(name: str, n: int, seed: int, weight_decay: float | None = 0.0) -> dict[str, float]:
+def train(
+    name: str,
+    n: int,
+    seed: int,
+    weight_decay: float | None = 0.0,
+    hidden: tuple[int, ...] = (64, 32),
+    steps: int = STEPS,
+) -> dict[str, float]:
     """Test score of one network; ``weight_decay=None`` is the evidence rule."""
     x, y = load(name)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
@@ -110,17 +121,17 @@ def train(name: str, n: int, seed: int, weight_decay: float | None = 0.0) -> dic
     labels = y[:n].clone()
     if "wrong" in name:
         labels[: n // 5] = torch.randint(outputs, (n // 5,))
-    model = nn.Sequential(
-        nn.Linear(x.shape[1], 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, outputs)
-    )
+    sizes = [x.shape[1], *hidden]
+    inner = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU())]
+    model = nn.Sequential(*inner, nn.Linear(sizes[-1], outputs))
     loss = cross_entropy if classes else mse_loss
     optimizer = torch.optim.Adam(model.parameters(), RATE, weight_decay=weight_decay or 0.0)
-    started = time.process_time()
+    started, reg = time.process_time(), None
     if weight_decay is None:
         likelihood = "classification" if classes else "regression"
         reg = adareg.AdaReg(model, "all", rule="evidence", n_samples=n, likelihood=likelihood)
         reg.attach(optimizer, data=(x[:n], labels))
-    optimise(model, optimizer, loss, x[:n], labels, STEPS)
+    optimise(model, optimizer, loss, x[:n], labels, steps)
     seconds = time.process_time() - started
     with torch.no_grad():
         answer = model(x[n : n + 2000])
@@ -129,7 +140,11 @@ def train(name: str, n: int, seed: int, weight_decay: float | None = 0.0) -> dic
         score = float((answer.argmax(1) == truth).float().mean())
     else:
         score = 1 - float((answer - truth).square().sum() / (truth - truth.mean(0)).square().sum())
-    return {"score": 100 * score, "loss": float(loss(answer, truth)), "seconds": seconds}
+    found = {"score": 100 * score, "loss": float(loss(answer, truth)), "seconds": seconds}
+    if reg is not None:
+        reg.update(x[:n], labels)
+        found["evidence"] = reg.metrics()["log_evidence"] / n
+    return found
 
 
 def optimise(
@@ -217,6 +232,23 @@ def deep(out: Path, seeds: int) -> None:
     out.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
 
 
+def depths(out: Path, seeds: int) -> None:
+    """Log evidence and test loss of networks of several depths, trained to the end."""
+    rows = []
+    for name, n in (*CELLS, *HELD_OUT):
+        runs = [
+            [train(name, n, seed, None, hidden, LONG_STEPS) for seed in range(seeds)]
+            for hidden in DEPTHS
+        ]
+        row: dict[str, Any] = {"data": name, "n": n}
+        for key in ("evidence", "loss"):
+            row[key] = [[run[key] for run in each] for each in runs]
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+    record = {"seeds": seeds, "steps": LONG_STEPS, "rows": rows}
+    out.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
+
+
 @contextmanager
 def changed(module: Any, constant: str, value: float) -> Iterator[None]:
     """With another value of a constant."""
@@ -286,6 +318,8 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     if sys.argv[1:2] == ["compare"]:
         compare(Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 6)
+    elif sys.argv[1:2] == ["depths"]:
+        depths(Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 3)
     elif sys.argv[1:2] == ["deep"]:
         deep(Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 3)
     elif sys.argv[1:2] == ["draw"]:

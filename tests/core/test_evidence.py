@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from adareg import MatrixNormal, Precision
 from adareg.core import evidence, jacobian, observation
@@ -294,6 +295,46 @@ def test_layers_that_can_do_the_same_are_counted_once():
     H = model.design.T @ model.design / model.noise
     exact = np.trace(H @ np.linalg.inv(H + model.prior_precision(0.5)))
     assert sum(layer.gamma.item() for layer in done.layers.values()) == pytest.approx(exact)
+
+
+@pytest.mark.parametrize("columns", [[(0, 4)], [(0, 3), (3, 5)], [(0, 3), (1, 4), (2, 5)]])
+def test_log_evidence_of_layers_that_add_up_is_exact(columns):
+    """A linear map in parts that may share inputs; the prior is the same for all outputs."""
+    rng = np.random.default_rng(3)
+    n, p, noise = 11, 2, 0.2
+    X, Y = rng.normal(size=(n, 5)), rng.normal(size=(n, p))
+    parts = [X[:, slice(*c)] for c in columns]
+    priors = [
+        MatrixNormal(precision(np.eye(p)), precision(spd(part.shape[1], rng))) for part in parts
+    ]
+    covariances = [
+        part @ np.linalg.inv(prior.col.dense().numpy()) @ part.T
+        for part, prior in zip(parts, priors, strict=True)
+    ]
+    C = sum(covariances) + noise * np.eye(n)
+    exact = sum(stats.multivariate_normal(np.zeros(n), C).logpdf(y) for y in Y.T)
+
+    dual = np.linalg.solve(C, Y)  # the posterior mean of part i is Yᵀ C⁻¹ Xi Σi
+    weights = [
+        torch.tensor(dual.T @ part @ np.linalg.inv(prior.col.dense().numpy()))
+        for part, prior in zip(parts, priors, strict=True)
+    ]
+    outputs = sum(torch.tensor(x) @ W.mT for x, W in zip(parts, weights, strict=True))
+    g = torch.eye(p, dtype=torch.float64)[:, None].expand(p, n, p)
+    done = evidence.update(
+        dict(enumerate(weights)),
+        dict(enumerate(priors)),
+        {i: jacobian.curvature(torch.tensor(x), g) for i, x in enumerate(parts)},
+        sum(
+            jacobian.kernel(torch.tensor(x), g / math.sqrt(p), prior)
+            for x, prior in zip(parts, priors, strict=True)
+        ),
+        observation.regress(outputs, torch.tensor(Y)),
+        n,
+        torch.tensor(noise, dtype=torch.float64),
+        "regression",
+    )
+    assert done.log_evidence.item() == pytest.approx(exact, abs=1e-8)
 
 
 def test_many_networks_at_once():

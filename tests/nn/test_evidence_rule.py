@@ -593,6 +593,23 @@ def test_correlations_have_intervals():
         AdaReg(model, rule="evidence", n_samples=9).correlations("0")
 
 
+def test_correlations_of_a_large_layer_take_fewer_draws(monkeypatch):
+    x, y = classes(60)
+    model = nn.Sequential(nn.Linear(8, 5))
+    reg = fit(model, x, y, steps=50, every=50)
+    many = reg.correlations("0")
+    drawn = []
+    sample = evidence.sample
+    monkeypatch.setattr(evidence, "sample", lambda *a: drawn.append(sample(*a)) or drawn[-1])
+    monkeypatch.setattr(rule, "_ENTRIES", 40)
+    few = reg.correlations("0")
+    assert sum(map(len, drawn)) == 100
+    torch.testing.assert_close(few.mean, many.mean, rtol=0, atol=0.2)
+    monkeypatch.setattr(jacobian, "WIDEST", 4)
+    with pytest.raises(ValueError, match="0 has 5 rows: correlations are drawn between at most 4"):
+        reg.correlations("0")
+
+
 def test_log_evidence_prefers_the_model_that_made_the_data():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(200, 8, generator=generator)

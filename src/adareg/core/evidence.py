@@ -12,7 +12,7 @@ the derivation.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -139,10 +139,20 @@ def second_moments(
     return row, col
 
 
-def log_evidence(weight: Tensor, prior: MatrixNormal, posterior: Posterior) -> Tensor:  # (…)
-    """``½logdet(Ωc⊗Ωr) − ½tr(ΩrŴΩcŴᵀ) − ½logdet(n·A⊗G + Ωc⊗Ωr)``."""
+def log_evidence(
+    weight: Tensor,  # (…, p, d)
+    prior: MatrixNormal,
+    posterior: Posterior,
+    share: Tensor | float = 1.0,  # (…)
+) -> Tensor:  # (…)
+    """``−½tr(ΩrŴΩcŴᵀ)``, less :func:`price` or a share of it."""
     penalty = prior.to(torch.float64).penalty(weight.double())
-    return (posterior.open.log().sum((-2, -1)) - penalty) / 2
+    return -penalty / 2 - share * price(posterior)
+
+
+def price(posterior: Posterior) -> Tensor:  # (…)
+    """What a layer pays for being flexible: ``½logdet(n·A⊗G + Ωc⊗Ωr) − ½logdet(Ωc⊗Ωr)``."""
+    return -posterior.open.log().sum((-2, -1)) / 2
 
 
 def sample(
@@ -232,20 +242,54 @@ def leverage(
     """How far each sample determines its own prediction: the diagonal of ``B(B + I)⁻¹``.
 
     ``B = S^½·K·S^½``; K is the prior covariance of the outputs, over all layers together, so
-    that what layers can do alike is counted once. Where B is so large that I is lost beside it,
-    from inputs that were not scaled for example, eigenvalues within rounding of zero are zero.
+    that what layers can do alike is counted once.
     """
-    root = stiffness.sqrt()
-    B = root.unsqueeze(-1) * kernel * root.unsqueeze(-2)
-    eye = torch.eye(B.shape[-1], dtype=B.dtype, device=B.device)
-    factor, failed = torch.linalg.cholesky_ex(B + eye)
+    B = _stiffened(kernel, stiffness)
+    factor, failed = torch.linalg.cholesky_ex(B + _eye(B))
     if bool(failed.any()):
-        e, Q = eigh(B)
-        rounding = e.shape[-1] * torch.finfo(e.dtype).eps * e.amax(-1, keepdim=True)
-        e = torch.where(e > rounding, e, 0.0)
+        e, Q = _spectrum(B)
         return (Q.square() * (e / (e + 1)).unsqueeze(-2)).sum(-1).clamp(0, 1)
     inverse = torch.cholesky_inverse(factor)
     return (1 - inverse.diagonal(dim1=-2, dim2=-1)).clamp(0, 1)
+
+
+def network_price(
+    kernel: Tensor,  # (…, m, m)
+    outputs: Outputs,
+    noise: Tensor,  # (…)
+    n: int,
+) -> Tensor:  # (…)
+    """What a network pays for being flexible: ``½r·logdet(B + I)``, B as in :func:`leverage`.
+
+    With one output that is the determinant of all layers' weights together, correlations and
+    all. Each of the m samples stands for n/m.
+    """
+    B = _stiffened(kernel, outputs.stiffness / noise.unsqueeze(-1) * (n / kernel.shape[-1]))
+    factor, failed = torch.linalg.cholesky_ex(B + _eye(B))
+    logdet = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    if bool(failed.any()):
+        logdet = _spectrum(B)[0].log1p().sum(-1)
+    return outputs.directions.mean(-1) * logdet / 2
+
+
+def _stiffened(kernel: Tensor, stiffness: Tensor) -> Tensor:
+    """``B = S^½·K·S^½``."""
+    root = stiffness.sqrt()
+    return root.unsqueeze(-1) * kernel * root.unsqueeze(-2)
+
+
+def _eye(B: Tensor) -> Tensor:
+    return torch.eye(B.shape[-1], dtype=B.dtype, device=B.device)
+
+
+def _spectrum(B: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and vectors; for a B so large that I is lost beside it.
+
+    From inputs that were not scaled for example. Eigenvalues within rounding of zero are zero.
+    """
+    e, Q = eigh(B)
+    rounding = e.shape[-1] * torch.finfo(e.dtype).eps * e.amax(-1, keepdim=True)
+    return torch.where(e > rounding, e, 0.0), Q
 
 
 @torch.no_grad()
@@ -279,15 +323,20 @@ def update(
     priors = {**priors, **{name: natural(weights[name], priors[name]) for name in normalised}}
     own = noise if likelihood == "regression" else torch.ones_like(noise)
     found = {name: posterior(priors[name], curvatures[name], n / own) for name in weights}
-    counted = _total(found, noise.ndim)
+    counted = _total((one.determined for one in found.values()), noise.ndim)
     count = COUNT if likelihood == "classification" else 1.0
     total = determined(count * kernel, outputs, own, n)
     share = (total / counted).clamp(max=1)  # of what the layers count for themselves
+    # Both prices are too high where they are not exact: a layer's, since layers can do alike, the
+    # network's, since it takes all outputs to be alike.
+    paid = network_price(kernel, outputs, own, n) / _total(map(price, found.values()), noise.ndim)
     layers = {}
     for name, W in weights.items():
-        gamma = found[name].determined * _trailing(share, found[name].determined.ndim)
-        prior = refit(W, priors[name], found[name], gamma, likelihood, name in normalised)
-        layers[name] = Layer(prior, gamma, log_evidence(W, priors[name], found[name]))
+        old, now = priors[name], found[name]
+        gamma = now.determined * _trailing(share, now.determined.ndim)
+        prior = refit(W, old, now, gamma, likelihood, name in normalised)
+        of_evidence = log_evidence(W, old, now, _trailing(paid.clamp(max=1), gamma.ndim))
+        layers[name] = Layer(prior, gamma, of_evidence)
     mean = determined(kernel, outputs, noise, n) / (n * outputs.directions.mean(-1))
     evidence = sum(_per_network(layer.log_evidence, noise.ndim) for layer in layers.values())
     return Update(
@@ -318,8 +367,8 @@ def determined(kernel: Tensor, outputs: Outputs, noise: Tensor, n: int) -> Tenso
     return total * (n / m) ** power
 
 
-def _total(posteriors: Mapping[str, Posterior], replicas: int) -> Tensor:
-    each = [_per_network(one.determined, replicas) for one in posteriors.values()]
+def _total(of_layers: Iterable[Tensor], replicas: int) -> Tensor:
+    each = [_per_network(one, replicas) for one in of_layers]
     return torch.stack(each).sum(0).clamp(min=1e-300)
 
 

@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from adareg.core import evidence, jacobian, observation
 from adareg.core.jacobian import Curvature
-from adareg.core.linalg import NonFiniteError
+from adareg.core.linalg import NonFiniteError, result_dtype
 from adareg.core.metrics import correlation
 from adareg.core.observation import LIKELIHOODS
 from adareg.core.prior import MatrixNormal
@@ -25,6 +25,10 @@ from adareg.nn.sources import Given, Observed, Source, enough
 #: An attached regularizer updates after this many optimizer steps, and then whenever the number
 #: of steps has grown so much.
 FIRST, GROWTH = 50, 1.3
+
+
+#: Draws from a posterior: so many, fewer of a weight with many entries, at least so many.
+DRAWS, FEWEST, _ENTRIES = 400, 100, 2**27
 
 
 class Correlations(NamedTuple):
@@ -182,22 +186,30 @@ class Evidence:
         }
         return {**state, **self.found}
 
-    def correlations(
-        self, name: str, layer: Layer, prior: MatrixNormal, count: int = 400
-    ) -> Correlations:
+    def correlations(self, name: str, layer: Layer, prior: MatrixNormal) -> Correlations:
         """Correlations between the rows of a weight, over draws from its posterior.
 
         Of a softmax layer the mean over classes is taken off first: it has no effect.
         """
         if name not in self._curvatures:
             raise RuntimeError(f"{name}: no curvature is known yet; call update() first")
-        weight = layer.matrix.detach()
-        found = evidence.posterior(prior, self._curvatures[name], self._effective_samples)
+        weight, curvature = layer.matrix.detach(), self._curvatures[name]
+        rows = weight.shape[-2]
+        if rows > jacobian.WIDEST:
+            raise ValueError(
+                f"{name} has {rows:,} rows: correlations are drawn between at most "
+                f"{jacobian.WIDEST:,}"
+            )
+        found = evidence.posterior(prior, curvature, self._effective_samples)
         generator = torch.Generator("cpu").manual_seed(self.updates)
-        weights = evidence.sample(weight, found, prior, count, generator)
-        if jacobian.ignores_common_row(self._curvatures[name]):
-            weights = weights - weights.mean(-2, keepdim=True)
-        return Correlations(*_summary(correlation(weights)))
+        count = min(DRAWS, max(FEWEST, _ENTRIES // weight.numel()))
+        drawn = []
+        for _ in range(0, count, FEWEST // 10):  # a few at a time, to bound memory
+            weights = evidence.sample(weight, found, prior, FEWEST // 10, generator)
+            if jacobian.ignores_common_row(curvature):
+                weights = weights - weights.mean(-2, keepdim=True)
+            drawn.append(correlation(weights).to(result_dtype(weight)))
+        return Correlations(*_summary(torch.cat(drawn)))
 
     @property
     def _effective_samples(self) -> float:

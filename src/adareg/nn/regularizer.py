@@ -311,7 +311,7 @@ class AdaReg:
         """Correlations between a layer's rows, of a last layer between classes or tasks.
 
         For ``rule="evidence"``: mean and 95 % interval over 400 draws from the posterior that
-        the last update found.
+        the last update found, fewer (100 at least) of a layer with more than 335,000 weights.
 
         Raises:
             RuntimeError: there was no update yet, in this process.

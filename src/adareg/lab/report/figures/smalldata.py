@@ -147,12 +147,16 @@ def _rank_table(each: pd.DataFrame, rows: pd.DataFrame, measure: str) -> Table:
     if "evidence" in table and len(table) > 1:
         scores = {str(m): (table[m] * (1 if more else -1)).to_list() for m in table}
         p = {**ranks.wilcoxon_holm(scores, "evidence"), "evidence": np.nan}
-        lines.append([Cell("p against evidence", "~~"), *(number(p[m], 3) for m in scores)])
+        lines.append([Cell("p against evidence", "~~"), *(_probability(p[m]) for m in scores)])
     caption = (
         f"Average ranks by {name}{_friedman(each)}. The last row: Wilcoxon's signed-rank test "
         "over all cells against evidence, with Holm's correction"
     )
     return Table(["data", *map(_short, each.columns)], lines, caption)
+
+
+def _probability(p: float) -> Cell:
+    return Cell("< 0.001", p) if p < 0.001 else number(p, 3)
 
 
 def _friedman(each: pd.DataFrame) -> str:
