@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 
 import pandas as pd
 
@@ -168,6 +169,41 @@ def deep_networks(record: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+def depths(record: Path) -> str:
+    """The table of ``benchmarks/evidence.py depths``, and how well evidence chooses."""
+    rows = json.loads(record.read_text(encoding="utf-8"))["rows"]
+    count = len(rows[0]["evidence"])
+    lines = [
+        "",
+        f"Log evidence for each sample, the highest bold, and test loss with 0 to {count - 1} hidden",
+        "layers of 32 units:",
+        "",
+        "| data | n | " + " | ".join(map(str, range(count))) + " |",
+        "|---|--:|" + "--:|" * count,
+    ]
+    right, excess = 0, dict.fromkeys(["chosen", *range(count)], 0.0)
+    for row in rows:
+        evidence, loss = ([fmean(each) for each in row[key]] for key in ("evidence", "loss"))
+        chosen = evidence.index(max(evidence))
+        right += loss[chosen] == min(loss)
+        for who, depth in [("chosen", chosen), *enumerate(range(count))]:
+            excess[who] += (loss[depth] / min(loss) - 1) / len(rows)
+        cells = [
+            f"{'**' if depth == chosen else ''}{e:.2f}{'**' if depth == chosen else ''} ({x:.3f})"
+            for depth, (e, x) in enumerate(zip(evidence, loss, strict=True))
+        ]
+        cells = [row["data"], str(row["n"]), *cells]
+        lines.append("| " + " | ".join(cells).replace("-", "−") + " |")
+    fixed = ", ".join(f"{100 * excess[depth]:.0f} %" for depth in range(count))
+    lines += [
+        "",
+        f"The depth of the highest evidence has the lowest test loss in {right} of {len(rows)} rows,",
+        f"and in the mean {100 * excess['chosen']:.0f} % more than the lowest. With 0 to {count - 1} "
+        f"hidden layers everywhere it is {fixed} more.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def filled(text: str, tables: str) -> str:
     """A page with its tables."""
     head, rest = text.split(BEGIN)
@@ -179,7 +215,8 @@ def pages() -> dict[Path, str]:
     made = {
         BENCHMARK: tables(ROOT / "results/records", ROOT / "results/by-accuracy"),
         RULE: comparison(ROOT / "results/bench/evidence-compare.json")
-        + deep_networks(ROOT / "results/bench/evidence-deep.json"),
+        + deep_networks(ROOT / "results/bench/evidence-deep.json")
+        + depths(ROOT / "results/bench/evidence-depths.json"),
     }
     return {page: filled(page.read_text(encoding="utf-8"), text) for page, text in made.items()}
 
