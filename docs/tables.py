@@ -175,8 +175,8 @@ def depths(record: Path) -> str:
     count = len(rows[0]["evidence"])
     lines = [
         "",
-        f"Log evidence for each sample, the highest bold, and test loss with 0 to {count - 1} hidden",
-        "layers of 32 units:",
+        "Log evidence for each sample, the highest bold, and test loss, with so many hidden layers",
+        "of 32 units:",
         "",
         "| data | n | " + " | ".join(map(str, range(count))) + " |",
         "|---|--:|" + "--:|" * count,
@@ -197,9 +197,9 @@ def depths(record: Path) -> str:
     fixed = ", ".join(f"{100 * excess[depth]:.0f} %" for depth in range(count))
     lines += [
         "",
-        f"The depth of the highest evidence has the lowest test loss in {right} of {len(rows)} rows,",
-        f"and in the mean {100 * excess['chosen']:.0f} % more than the lowest. With 0 to {count - 1} "
-        f"hidden layers everywhere it is {fixed} more.",
+        f"The depth of the highest evidence has the lowest test loss in {right} of {len(rows)}",
+        f"rows, and in the mean {100 * excess['chosen']:.0f} % more than the lowest. With 0 to "
+        f"{count - 1} hidden layers everywhere it is {fixed} more.",
     ]
     return "\n".join(lines) + "\n"
 
