@@ -26,7 +26,7 @@ MEASURED = """\
 # What the paper claims, and what we measured
 
 Made from `records` by `make results`, as is the page with every figure, `report.html`. Intervals
-are 95 % intervals of a paired bootstrap over seeds.
+are 95 % intervals of a paired bootstrap over seeds; with three or four seeds, Student's.
 
 The general rule: the answer of a comparison is no when its whole interval lies below the smallest
 effect that counts, otherwise yes when it lies on the claimed side of zero, otherwise open. A claim

@@ -147,7 +147,10 @@ def test_what_is_said_of_cifar_holds_at_every_size():
     for column in columns[1:]:
         assert (table[column]["adareg"] < table[column]["none"]).all()
         assert (table[column]["weight-decay"].loc[256] < table[column]["adareg"].loc[256]).all()
-    assert "on CIFAR-10 weight decay lowers both further" in text_of("README.md")
+    assert (table["stable_rank"]["weight-decay"] < table["stable_rank"]["adareg"]).all()
+    norm = table["spectral_norm"].loc[2048]
+    assert list(norm.index[norm.idxmin(axis=1) == "adareg"]) == [*range(5_000, 40_001, 5_000)]
+    assert "on CIFAR-10 weight decay lowers the rank further (and the norm" in text_of("README.md")
     gain = accuracy.sub(accuracy["none"], axis=0)
     assert (accuracy.idxmax(axis=1) == "batch-norm").all()
     assert "On CIFAR-10 it stays within 0.8, on average 0.3 above" in text_of("README.md")
@@ -174,7 +177,9 @@ def test_what_is_said_of_halves_of_digits_holds_at_every_size():
     assert gain["adareg"].between(0.02, 0.03).all()
     decay = gain["weight-decay"]
     assert decay.loc[:480].between(0.055, 0.115).all()
-    assert decay[960] < gain["adareg"][960]
+    assert (gain.drop(columns=["adareg", "adareg-joint"]).max(axis=1) > gain["adareg"]).all()
+    assert gain["batch-norm"][960] == pytest.approx(0.033, abs=0.0005)
+    assert (gain["dropout"] > gain["adareg"]).loc[:480].all()
     for page in ("README.md", "docs/worth.md"):
         assert "0.02 to 0.03 more of the variance" in text_of(page)
 
@@ -184,6 +189,12 @@ def test_what_is_said_of_the_appendix_holds():
     rules = store.frame("mnist-rules").pivot_table("test_accuracy", "n", "method")
     ours, plain = rules["adareg+weight-decay"], rules["weight-decay"]
     assert (ours - plain).abs().max() < 0.001
+    seeds = 100 * store.frame("mnist-rules").pivot_table("test_accuracy", ["n", "seed"], "method")
+    change = (seeds["adareg"] - seeds["none"]).groupby("n")
+    assert change.mean()[600] == pytest.approx(0, abs=0.05)
+    error = change.std() / change.count() ** 0.5
+    words = f"{-change.mean()[6000]:.2f} ± {error[6000]:.2f} points below it at n = 6,000"
+    assert words in text_of("docs/worth.md")
     layers = store.frame("mnist-layers").pivot_table("test_accuracy", "n", "method")
     assert (layers[["adareg-fc", "adareg-all"]].max(axis=1) < layers["none"]).all()
     pairs = store.frame("mnist-combinations").pivot_table("test_accuracy", ["batch", "n"], "method")

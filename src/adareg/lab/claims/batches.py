@@ -105,10 +105,12 @@ def _sentence(
         f"{label(m)} ({change(means[m])})" for m, state in states.items() if state == "yes"
     ]
     others = listing(suffering) if suffering else "none"
+    least = min(means, key=lambda method: means[method].value)
+    most = ", more than with any other method," if least == "adareg" else ""
     return (
         f"From batch 256 to 2048 the accuracy with AdaReg changes by {change(means['adareg'])} on "
-        f"average and falls at {lost} of {several(len(found['adareg']), 'training size')}; of the "
-        f"{len(states)} other methods these lose on average: {others}"
+        f"average{most} and falls at {lost} of {several(len(found['adareg']), 'training size')}; "
+        f"of the {len(states)} other methods these lose on average: {others}"
     )
 
 

@@ -150,7 +150,9 @@ def _sizes(found: Sequence[Row], means: dict[str, Effect], quantity: Quantity) -
         parts = [change(mean, quantity.digits) for mean in means.values()]
     else:
         parts = [f"{change(m, quantity.digits)} from {label(o)}" for o, m in means.items()]
-    text = f"{'on average ' if len(found) > 1 else ''}it differs by {listing(parts)}"
+    seeds, most = min(m.seeds for m in means.values()), max(effect.seeds for effect in effects)
+    over = f"over the {seeds} seeds that all settings have " if seeds < most else ""
+    text = f"{'on average ' if len(found) > 1 else ''}{over}it differs by {listing(parts)}"
     ranged = len(means) == 1 and len(found) > 1
     return f"{text}, between {span(effects, quantity.digits, 'and')}" if ranged else text
 
