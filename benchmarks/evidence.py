@@ -65,6 +65,8 @@ CONSTANTS: dict[str, tuple[Any, str, list[float]]] = {
     "growth of steps": (rule, "GROWTH", [1.15, 1.3, 1.7]),
     "samples": (curvature, "SAMPLES", [50, 100, 200, 300]),
     "draws": (jacobian, "DRAWS", [1, 3, 10]),
+    "learned": (observation, "LEARNED", [0.9, 0.99, 0.999]),
+    "part of the way": (evidence, "STEP", [0.25, 0.5, 1.0]),
 }
 
 
@@ -298,7 +300,7 @@ def draw(out: Path) -> None:
 
     record = json.loads(out.with_suffix(".json").read_text())
     plt.rcParams["svg.hashsalt"] = "adareg"
-    figure, axes = plt.subplots(3, 3, figsize=(9, 7), sharey=True, layout="constrained")
+    figure, axes = plt.subplots(3, 4, figsize=(11, 7), sharey=True, layout="constrained")
     for ax, (label, rows) in zip(axes.flat, record["constants"].items(), strict=False):
         for key, scores in rows["score"].items():
             ax.plot(rows["values"], [s - record["none"][key] for s in scores], "o-", label=key)
@@ -308,7 +310,8 @@ def draw(out: Path) -> None:
         labels = [f"{v:.3g}" for v in rows["values"]]
         ax.set_xticks(rows["values"], labels, rotation=60, fontsize=8)
         ax.minorticks_off()
-    axes.flat[-1].axis("off")
+    for ax in axes.flat[len(record["constants"]) :]:
+        ax.axis("off")
     axes.flat[-1].legend(*axes.flat[0].get_legend_handles_labels(), loc="center", frameon=False)
     figure.supylabel("points above no regularizer", fontsize=10)
     figure.savefig(out.with_suffix(".svg"), metadata={"Date": None})

@@ -30,6 +30,9 @@ SHAPE = 0.9
 #: Of the kernel a classifier counts this share, so that it errs on the side of a weak prior.
 COUNT = 1 / 3
 
+#: How far an update goes from the old scale or noise to the new, in logarithms.
+STEP = 0.5
+
 #: The precision that training starts from, and the range it may take, as shares of the fan-in.
 START, SCALES = 0.01, (1e-4, 1e3)
 
@@ -203,12 +206,12 @@ def refit(
 
 
 def towards(old: Tensor, new: Tensor) -> Tensor:
-    """Half the way, in logarithms.
+    """A part of the way, ``STEP``, in logarithms.
 
     Scale, noise and curvature depend on each other and might chase each other; and early in
     training, when little has been learned, none of them is what it will be.
     """
-    return (old * new).sqrt()
+    return old ** (1 - STEP) * new**STEP
 
 
 def shape_strength(gamma: Tensor, size: int, likelihood: str) -> Tensor:  # (…)
