@@ -8,7 +8,7 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader, TensorDataset
 
 from adareg.lightning import AdaRegCallback
-from adareg.nn import evidence, regularizer
+from adareg.nn import evidence
 from lightning_training import BATCH, MARKS, Batches, Gan, N, fit, module, plain
 from training import assert_close, assert_equal, make_data, make_model
 
@@ -171,16 +171,6 @@ def test_a_stream_needs_its_length():
     loader = [(x[None], y[None]) for x, y in zip(*make_data(4, torch.float64), strict=True)]
     with pytest.raises(ValueError, match="give it as n_samples"):
         fit(module(), [AdaRegCallback(**EVIDENCE)], loader=loader)
-
-
-def test_several_processes_are_refused(monkeypatch):
-    class Two:
-        def size(self):
-            return 2
-
-    monkeypatch.setattr(regularizer, "group_of", lambda *_: Two())
-    with pytest.raises(NotImplementedError, match="rule='evidence' works in one process"):
-        fit(module(), [AdaRegCallback(**EVIDENCE)])
 
 
 @pytest.mark.parametrize(

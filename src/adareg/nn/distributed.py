@@ -1,8 +1,9 @@
 """Updates by many processes: each layer has one owner, and all end with the same bits.
 
 Of a weight that every process holds (DistributedDataParallel), the owner computes the precisions
-and sends them to the others. Of a sharded weight all compute the parts that concern their shards,
-and the owner decomposes the small matrix that they have in common.
+and sends them to the others; where a rule looks at data, too, the first process owns all layers. Of
+a sharded weight all compute the parts that concern their shards, and the owner decomposes the small
+matrix that they have in common.
 
 Before anything is sent, all tell each other whether they succeeded. If one did not, all raise.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import torch
 import torch.distributed as dist
@@ -113,6 +114,42 @@ def _solve_same(
         for (name, key), factor in parcel.unpack().items():
             received[name][key] = factor.to(weights[name].device)
     return {name: _prior(received[name]) for name in weights}
+
+
+class Learner(Protocol):
+    """What has learned beside the priors, and can tell it to its likes in other processes."""
+
+    def tell(self) -> Any:
+        """What the others must know, on the CPU."""
+
+    def hear(self, told: Any, device: torch.device) -> None:
+        """Know the same."""
+
+
+def follow_first(
+    team: Team,
+    solve: Callable[[], Mapping[str, MatrixNormal]],
+    priors: Mapping[str, MatrixNormal],
+    learner: Learner,
+) -> dict[str, MatrixNormal]:
+    """The first rank solves, with data of its own; all end with what it found.
+
+    Raises:
+        NonFiniteError: in every process, if a weight or an output is not finite there.
+        RuntimeError: in every process, if it failed.
+        ValueError: the processes do not have the same layers.
+    """
+    team.compare({name: tuple(prior.shape) for name, prior in priors.items()})
+    errors: list[Exception] = []
+    found: tuple[dict[str, MatrixNormal], Any] | None = None
+    with _kept(errors):
+        if team.rank == 0:
+            found = {name: prior.to("cpu") for name, prior in solve().items()}, learner.tell()
+    solved, told = team.agree(errors, found, doing=", ".join(priors))[0]
+    devices = {name: prior.row.values.device for name, prior in priors.items()}
+    if team.rank:
+        learner.hear(told, next(iter(devices.values())))
+    return {name: prior.to(devices[name]) for name, prior in solved.items()}
 
 
 @contextmanager

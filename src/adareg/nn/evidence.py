@@ -232,6 +232,17 @@ class Evidence:
             )
         return self._source.batch()
 
+    def tell(self) -> Any:
+        """What the other processes of a training must know after an update."""
+        seen = {name: Curvature(*(F.cpu() for F in x)) for name, x in self._curvatures.items()}
+        return self.state_dict(), seen
+
+    def hear(self, told: Any, device: torch.device) -> None:
+        """Know what another process was told by its data."""
+        state, seen = told
+        self._restore(state)
+        self._curvatures = {n: Curvature(*(F.to(device) for F in x)) for n, x in seen.items()}
+
     def take_over(self, other: Evidence) -> None:
         """Go on with the data that another one has been attached to."""
         self._source = other._source
@@ -256,8 +267,11 @@ class Evidence:
         made = cls(state["n_samples"], state["likelihood"], state["loss_scale"])
         if state.keys() != made.state_dict().keys():
             raise ValueError("this is not the state of an evidence rule")
-        vars(made).update({**state, "found": json.loads(state["found"])})
+        made._restore(state)
         return made
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        vars(self).update({**state, "found": json.loads(state["found"])})
 
 
 def _summary(drawn: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # (draws, …)

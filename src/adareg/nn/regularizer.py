@@ -23,11 +23,11 @@ from adareg.nn.arguments import (
     resolve_strength,
 )
 from adareg.nn.attach import MODES, Attachment
-from adareg.nn.distributed import Team, group_of, solve_together
+from adareg.nn.distributed import Team, follow_first, group_of, solve_together
 from adareg.nn.evidence import Correlations, Evidence
 from adareg.nn.groups import Group, make_groups, placement
 from adareg.nn.metrics import layer_metrics
-from adareg.nn.select import Layer, Selection, by_name, select
+from adareg.nn.select import Layer, Selection, by_name, select, unwrapped
 from adareg.nn.state import dump, load, stored
 
 _FORMAT = 1
@@ -172,22 +172,31 @@ class AdaReg:
             self._groups = [Group(groups[name].layers, solved[name]) for name in groups]
 
     def _update_evidence(self, inputs: Any, targets: Tensor | None) -> None:
-        assert self._evidence is not None
-        if inputs is None and targets is None:
-            inputs, targets = self._evidence.observed()
-        if inputs is None:
-            raise ValueError("rule='evidence' needs the inputs of these targets: update(inputs, y)")
-        self._refuse_processes()
-        solved = self._evidence.update(self.model, self._layers, self.priors, inputs, targets)
-        self._regroup(solved)
+        learned = self._evidence
+        assert learned is not None
+        self._refuse_shards()
 
-    def _refuse_processes(self) -> None:
+        def solve() -> dict[str, MatrixNormal]:
+            x, y = learned.observed() if inputs is None and targets is None else (inputs, targets)
+            if x is None:
+                raise ValueError(
+                    "rule='evidence' needs the inputs of these targets: update(inputs, y)"
+                )
+            return learned.update(unwrapped(self.model), self._layers, self.priors, x, y)
+
         group = group_of(self.model, self._process_group)
-        sharded = any(is_sharded(layer.weight) for layer in self._layers.values())
-        if sharded or (group is not None and group.size() > 1):
+        if group is None or group.size() == 1:
+            self._regroup(solve())
+        else:
+            team = Team(group, self._not_finite)
+            self._regroup(follow_first(team, solve, self.priors, learned))
+
+    def _refuse_shards(self) -> None:
+        sharded = [name for name, layer in self._layers.items() if is_sharded(layer.weight)]
+        if sharded:
             raise NotImplementedError(
-                "rule='evidence' works in one process, on weights that are not sharded; use "
-                "another rule, or train on one device"
+                f"{', '.join(sharded)}: the weight is sharded, and rule='evidence' needs whole "
+                f"ones; use another rule, or DistributedDataParallel"
             )
 
     def _solve(
@@ -247,7 +256,7 @@ class AdaReg:
         check_data(self.rule, data)
         handles = []
         if self._evidence is not None:
-            self._refuse_processes()
+            self._refuse_shards()
             handles = self._evidence.observe(self.model, data)
         try:
             self._attachment = Attachment(self, optimizer, mode, update_every, handles)
