@@ -315,6 +315,16 @@ def test_a_failed_attachment_leaves_no_hook():
     assert not model._forward_hooks
 
 
+def test_an_update_after_a_capture_warns():
+    """On a GPU ``_captured`` is set when a step is captured into a CUDA graph."""
+    x, y = torch.randn(9, 4), torch.randint(3, (9,))
+    reg = AdaReg(nn.Linear(4, 3), rule="evidence", n_samples=9)
+    reg._captured = True
+    with pytest.warns(UserWarning, match="capture it anew"):
+        reg.update(x, y)
+    reg.update(x, y)  # nothing was captured since: warnings are errors here
+
+
 def test_no_samples_and_fractional_labels_are_refused():
     model, (x, y) = mlp(), samples()
     reg = regularizer(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -184,6 +185,13 @@ class AdaReg:
                 )
             return learned.update(unwrapped(self.model), self._layers, self.priors, x, y)
 
+        if self._captured:
+            warnings.warn(
+                "a CUDA graph was captured before this update, and goes on with the old prior and "
+                "strength; capture it anew",
+                stacklevel=3,
+            )
+            self._captured = False
         group = group_of(self.model, self._process_group)
         if group is None or group.size() == 1:
             self._regroup(solve())
