@@ -16,6 +16,7 @@ try:
 except ImportError as error:  # pragma: no cover
     raise SystemExit(f"{error}. The command line needs: pip install 'adareg[lab]'") from error
 
+import adareg
 from adareg.bench import report
 from adareg.lab import costs, terminal
 from adareg.lab import data as datasets
@@ -32,8 +33,19 @@ data_app = typer.Typer(no_args_is_help=True, help="The data sets of the experime
 app.add_typer(data_app, name="data")
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"adareg {adareg.__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", callback=_version, is_eager=True, help="print it and exit")
+]
+
+
 @app.callback()
-def main() -> None:
+def main(version: Version = False) -> None:
     """AdaReg: a learned matrix-normal prior for PyTorch models."""
 
 
