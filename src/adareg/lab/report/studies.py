@@ -16,10 +16,15 @@ from adareg.lab.records import Record, Store
 Variant = tuple[tuple[str, object], ...]
 
 
-def readable(store: Store) -> tuple[list[Record], list[str]]:
-    """All records that have all their parts, and what was passed over, in words."""
+def readable(store: Store, unreadable: list[str] | None = None) -> tuple[list[Record], list[str]]:
+    """All records that have all their parts, and which others there are, in words.
+
+    Args:
+        store: the records.
+        unreadable: as in ``Store.read``.
+    """
     foreign: list[str] = []
-    records = list(store.read(unreadable=foreign))
+    records = list(store.read(unreadable=unreadable))
     whole = [record for record in records if _is_whole(record)]
     if len(whole) < len(records):
         foreign.append(f"records without some of their parts: {len(records) - len(whole):,}")
