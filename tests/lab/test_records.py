@@ -116,6 +116,7 @@ WRONG = [
     ({"config": {"n": 3}}, "config.batch is missing; expected an integer"),
     ({"config": {"n": "thirty", "batch": 8}}, 'config.n is "thirty"; expected an integer'),
     ({"config": {"data": [1]}}, "config.data is [1]; expected text"),
+    ({"config": {"lr": [1]}}, "config.lr is [1]; expected a number, true, false, null or text"),
     ({"metrics": "x"}, 'metrics is "x"; expected an object'),
     (
         {"metrics": {"test_accuracy": [1]}},

@@ -24,6 +24,7 @@ _INTEGER = _kind("an integer", int)
 _NUMBER = _kind("a number", int, float)
 _MEASURED = _kind("a number or null", int, float, NoneType)
 _METRIC = _kind("a number, true, false, null, text or a list", *_MEASURED.types, bool, str, list)
+_SETTING = _kind("a number, true, false, null or text", *_MEASURED.types, bool, str)
 _FLAG = _kind("true or false", bool)
 _LIST = _kind("a list", list)
 
@@ -48,7 +49,7 @@ REQUIRED: _Object = {
     "scale": _TEXT,
     "method": _TEXT,
     "seed": _INTEGER,
-    "config": {"data": _TEXT, "n": _INTEGER, "batch": _INTEGER},
+    "config": {"data": _TEXT, "n": _INTEGER, "batch": _INTEGER, "*": _SETTING},
     "metrics": _METRICS,
     "spectra": {"*": {"*": _MEASURED}},
     "seconds": _NUMBER,
