@@ -125,7 +125,7 @@ WRONG = [
     ({"metrics": {"diverged": None}}, "metrics.diverged is null; expected true or false"),
     ({"metrics": {"other": {}}}, "metrics.other is {}; expected a number, true, false, null,"),
     ({"spectra": None}, "spectra is null; expected an object"),
-    ({"spectra": {}}, "spectra is {}; expected an object with the spectrum of a layer"),
+    ({"spectra": {}}, "spectra is {}; expected an object with one layer or more"),
     ({"spectra": {"a": 1}}, "spectra.a is 1; expected an object"),
     ({"spectra": {"a": {"b": "c"}}}, 'spectra.a.b is "c"; expected a number or null'),
     ({"environment": None}, "environment is null; expected an object"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import NoneType
 from typing import Any, NamedTuple
 
@@ -27,13 +27,14 @@ _METRIC = _kind("a number, true, false, null, text or a list", *_MEASURED.types,
 _SETTING = _kind("a number, true, false, null or text", *_MEASURED.types, bool, str)
 _FLAG = _kind("true or false", bool)
 _LIST = _kind("a list", list)
+_OBJECT = _kind("an object", dict)
 
 #: The kind of each entry of an object, some of which are objects; what is not named may be
 #: anything, unless under "*" there is a kind for it.
-_Object = Mapping[str, "_Kind | _Object"]
+_Entries = Mapping[str, "_Kind | _Entries"]
 
-_LISTS: _Object = {"*": _LIST}
-_METRICS: _Object = {
+_LISTS: _Entries = {"*": _LIST}
+_METRICS: _Entries = {
     **dict.fromkeys(("test_loss", "test_accuracy", "test_explained_variance"), _MEASURED),
     **dict.fromkeys(("train_loss", "train_accuracy", "train_explained_variance"), _MEASURED),
     **dict.fromkeys(("test_nll", "test_calibration", "trainings", "samples"), _MEASURED),
@@ -44,7 +45,7 @@ _METRICS: _Object = {
 }
 
 #: What every record has.
-REQUIRED: _Object = {
+REQUIRED: _Entries = {
     "experiment": _TEXT,
     "scale": _TEXT,
     "method": _TEXT,
@@ -55,13 +56,13 @@ REQUIRED: _Object = {
     "seconds": _NUMBER,
 }
 
-_RECORD: _Object = {
+_RECORD: _Entries = {
     **REQUIRED,
     "curves": _LISTS,
     "arrays": _LISTS,
     "names": _LIST,
-    "data": {"counts": {}},
-    "environment": {},
+    "data": {"counts": _OBJECT},
+    "environment": _OBJECT,
     "stacked": _MEASURED,
     "peak_bytes": _MEASURED,
 }
@@ -72,32 +73,33 @@ _SHOWN = 40
 
 def problem(record: Mapping[str, Any]) -> str | None:
     """The first value of a record that is not of its kind, in words; None if there is none."""
-    return next(_problems(record, _RECORD, ""), None) or next(_gaps(record), None)
+    return _problem(record, _RECORD, "") or _gap(record["config"], record["spectra"])
 
 
-def _problems(values: Mapping[str, Any], kinds: _Object, path: str) -> Iterator[str]:
+def _problem(values: Mapping[str, Any], kinds: _Entries, path: str) -> str | None:
     others = kinds.get("*")
     for name, value in values.items():
         kind = kinds.get(name, others)
+        if kind is None:
+            continue
         if isinstance(kind, _Kind):
             if type(value) not in kind.types:
-                yield _told(path + name, value, kind.words)
-        elif kind is not None:
-            if isinstance(value, dict):
-                yield from _problems(value, kind, f"{path}{name}.")
-            else:
-                yield _told(path + name, value, "an object")
+                return _told(path + name, value, kind)
+        elif not isinstance(value, dict):
+            return _told(path + name, value, _OBJECT)
+        elif wrong := _problem(value, kind, f"{path}{name}."):
+            return wrong
+    return None
 
 
-def _gaps(record: Mapping[str, Any]) -> Iterator[str]:
+def _gap(config: Mapping[str, Any], spectra: Mapping[str, Any]) -> str | None:
     for name in ("n", "batch"):
-        if name not in record["config"]:
-            yield f"config.{name} is missing; expected an integer"
-    if not record["spectra"]:
-        yield _told("spectra", record["spectra"], "an object with the spectrum of a layer or more")
+        if name not in config:
+            return f"config.{name} is missing; expected {_INTEGER.words}"
+    return None if spectra else "spectra is {}; expected an object with one layer or more"
 
 
-def _told(name: str, value: Any, expected: str) -> str:
+def _told(name: str, value: Any, kind: _Kind) -> str:
     text = json.dumps(value)
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-    return f"{name} is {shown}; expected {expected}"
+    return f"{name} is {shown}; expected {kind.words}"
