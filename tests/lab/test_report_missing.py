@@ -72,6 +72,16 @@ def test_foreign_files_and_records_are_passed_over(tmp_path):
     assert "records of 'wine', no experiment: 1" in page.text
 
 
+def test_a_network_that_was_not_timed_does_not_spoil_the_page(tmp_path):
+    fill(tmp_path, "smalldata-wine", seeds=1)
+    path = next(tmp_path.rglob("*.jsonl"))
+    first, *others = path.read_text().splitlines()
+    entry = json.loads(first)
+    del entry["metrics"]["timed_on"]
+    path.write_text("\n".join([json.dumps(entry), *others]) + "\n")
+    assert "timed on a machine" in Page(build(tmp_path)).text
+
+
 @pytest.mark.parametrize("method", ["none", "mystery"])
 def test_one_method_alone_is_drawn_as_far_as_it_goes(tmp_path, method):
     fill(tmp_path, methods=(method,), seeds=1)
@@ -114,6 +124,10 @@ def test_records_without_numbers_do_not_spoil_the_page(tmp_path, change, drawn):
         {"arrays": {}},
         {"config": {"data": "mnist", "n": 5, "batch": 1, "blocks": "many", "epochs": 1}},
         {"scale": "huge"},
+        {"names": [1]},
+        {"arrays": {"correlation": [1]}},
+        {"arrays": {"correlation": [["x"]]}},
+        {"arrays": {"correlation": [[1.0]], "row_covariance": [[1.0]]}},
         {"metrics": {"diverged": False, "test_explained_variances": [0.5]}},
     ],
 )

@@ -41,6 +41,7 @@ _METRICS: _Entries = {
     **dict.fromkeys(("alone_seconds", "plain_seconds", "tuned", "noise"), _MEASURED),
     **dict.fromkeys(("test_explained_variances", "train_explained_variances"), _LIST),
     "diverged": _FLAG,
+    "timed_on": _TEXT,
     "*": _METRIC,
 }
 
