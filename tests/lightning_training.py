@@ -107,7 +107,8 @@ def plain(
     """The same training, written out."""
     model = Network()
     adam = optimizer(model.parameters(), lr=0.1)
-    reg = AdaReg(model, **{**STRONG, **settings})
+    strong = {} if settings.get("rule") == "evidence" else STRONG
+    reg = AdaReg(model, **{**strong, **settings})
     reg.attach(adam, mode, update_every=every, data=data)
     for _ in range(epochs):
         for i, (x, y) in enumerate(Batches()):

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from adareg.lightning import AdaRegCallback
 from adareg.nn import evidence
-from lightning_training import BATCH, MARKS, Batches, Gan, N, fit, module, plain
+from lightning_training import BATCH, MARKS, Gan, N, fit, module, plain
 from training import assert_close, assert_equal, make_data, make_model
 
 pytestmark = [
@@ -179,6 +179,8 @@ def test_a_stream_needs_its_length():
         ({"likelihood": "poisson"}, ValueError, "likelihood='poisson'"),
         ({"loss_scale": 0}, ValueError, "loss_scale=0"),
         ({"n_samples": 0}, ValueError, "n_samples=0"),
+        ({"strength": "auto"}, ValueError, "strength='auto': .*; leave strength out"),
+        ({"bounds": (0.5, 2)}, ValueError, "bounds=.0.5, 2.0.: .*; leave bounds out"),
         ({"model": make_model()}, ValueError, "expected the name of a submodule"),
         ({"data": iter([])}, TypeError, "an iterator can be read once only"),
         ({"rule": "joint", "data": pairs()}, ValueError, "data is used with rule='evidence' alone"),
@@ -189,11 +191,3 @@ def test_a_stream_needs_its_length():
 def test_wrong_settings_are_refused_at_once(settings, error, message):
     with pytest.raises(error, match=message):
         AdaRegCallback(**{**EVIDENCE, **settings})
-
-
-def test_strength_and_bounds_are_without_use():
-    made = []
-    for extra in ({}, {"strength": "auto", "bounds": (0.5, 2)}):
-        made.append(module())
-        fit(made[-1], [AdaRegCallback(**EVIDENCE, **extra)], loader=Batches())
-    assert_equal(*made)

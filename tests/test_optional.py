@@ -21,7 +21,7 @@ def _fresh(monkeypatch):
     """As if no integration had been imported yet; those that were are put back."""
     for name in NEEDED:
         monkeypatch.delitem(sys.modules, name, raising=False)
-        monkeypatch.delattr(adareg, name.split(".")[1], raising=False)
+        monkeypatch.delitem(vars(adareg), name.split(".")[1], raising=False)
 
 
 @pytest.mark.usefixtures("_fresh")
@@ -36,6 +36,9 @@ def test_a_missing_package_is_named_with_the_command(module, monkeypatch):
         f"run: pip install 'adareg[{extra}]'"
     )
     assert error.value.name == package
+    with pytest.raises(ImportError, match=f"{package} {minimum} or newer, which is not installed"):
+        getattr(adareg, module.split(".")[1])
+    assert module.split(".")[1] not in dir(adareg)
 
 
 @pytest.mark.usefixtures("_fresh")

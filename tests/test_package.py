@@ -4,7 +4,11 @@ import subprocess
 import sys
 from importlib.metadata import requires, version
 
+import pytest
+from typer.testing import CliRunner
+
 import adareg
+from adareg.cli import app
 
 
 def run(code):
@@ -18,6 +22,12 @@ def test_torch_is_the_only_hard_dependency():
     assert adareg.__version__ == version("adareg")
 
 
+def test_the_command_tells_its_version():
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.exit_code == 0
+    assert result.stdout == f"adareg {version('adareg')}\n"
+
+
 def test_import_brings_in_nothing_that_torch_does_not():
     code = (
         "import sys, torch; before = set(sys.modules); import adareg; "
@@ -27,6 +37,24 @@ def test_import_brings_in_nothing_that_torch_does_not():
     standard = {m for m in extra if m.split(".")[0] in sys.stdlib_module_names}
     assert {m for m in extra - standard if not m.startswith("torch.nn.utils")} == set()
     assert len(extra) <= 5, extra
+
+
+def test_integrations_are_there_when_they_are_asked_for():
+    code = """
+import sys, adareg
+names = "lightning", "sklearn", "transformers"
+print(*(name for name in names if name in sys.modules or f"adareg.{name}" in sys.modules))
+print(set(names) <= set(dir(adareg)))
+print(adareg.sklearn.AdaRegClassifier.__module__)
+print(adareg.lightning.AdaRegCallback.__module__, adareg.transformers.AdaRegCallback.__module__)
+"""
+    assert run(code).splitlines() == [
+        "True",
+        "adareg.sklearn._estimators",
+        "adareg.lightning adareg.transformers",
+    ]
+    with pytest.raises(AttributeError, match="'adareg' has no attribute 'sklaern'"):
+        _ = adareg.sklaern
 
 
 def test_a_language_models_head_fits_in_memory():

@@ -76,7 +76,8 @@ def plain(
     """The same training on the same batches, written out."""
     model = Classifier(loss=loss)
     optimizer = optimizer(model.parameters(), lr=0.05)
-    reg = AdaReg(model, **{**STRONG, **settings})
+    strong = {} if settings.get("rule") == "evidence" else STRONG
+    reg = AdaReg(model, **{**strong, **settings})
     reg.attach(optimizer, mode, update_every=every, data=data)
     per_epoch = N // BATCH
     for i, (x, labels) in enumerate(batches):

@@ -3,7 +3,11 @@
 After "Learning Neural Networks with Adaptive Regularization" (NeurIPS 2019).
 """
 
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from adareg.core.linalg import NonFiniteError
 from adareg.core.metrics import (
@@ -18,6 +22,11 @@ from adareg.core.rules import solve
 from adareg.core.spectrum import inv_threshold
 from adareg.nn.layout import Layout, register_layout
 from adareg.nn.regularizer import AdaReg
+
+if TYPE_CHECKING:
+    from adareg import lightning as lightning
+    from adareg import sklearn as sklearn
+    from adareg import transformers as transformers
 
 try:
     __version__ = version("adareg")
@@ -38,3 +47,19 @@ __all__ = [
     "spectral_norm",
     "stable_rank",
 ]
+
+#: Modules that are imported when they are first asked for, each called as the package it needs.
+_INTEGRATIONS = ("lightning", "sklearn", "transformers")
+
+if not TYPE_CHECKING:  # type checkers know the names from the imports above
+
+    def __getattr__(name: str) -> ModuleType:
+        """An integration, imported on demand: ``adareg.lightning`` needs no import of its own."""
+        if name in _INTEGRATIONS:
+            return import_module(f"adareg.{name}")
+        raise AttributeError(f"module 'adareg' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """All names, with the integrations whose package is installed."""
+    return sorted({*globals(), *filter(find_spec, _INTEGRATIONS)})

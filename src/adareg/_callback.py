@@ -15,6 +15,7 @@ from adareg.core.spectrum import check_bounds
 from adareg.nn.arguments import (
     check_any_rule,
     check_data,
+    check_used,
     is_positive_integer,
     make_evidence,
     resolve_strength,
@@ -47,7 +48,7 @@ class Settings:
         later = 1 if self.counts_samples and self.n_samples is None else self.n_samples
         if make_evidence(self.rule, later, self.likelihood, self.loss_scale) is None:
             resolve_strength(self.strength, later)
-        check_bounds(self.bounds)
+        check_used(self.rule, self.strength, check_bounds(self.bounds))
         check_data(self.rule, self.data)
         if self.model is not None and not isinstance(self.model, str):
             raise ValueError(f"model={self.model!r}: expected the name of a submodule, or None")

@@ -16,6 +16,7 @@ try:
 except ImportError as error:  # pragma: no cover
     raise SystemExit(f"{error}. The command line needs: pip install 'adareg[lab]'") from error
 
+import adareg
 from adareg.bench import report
 from adareg.lab import costs, terminal
 from adareg.lab import data as datasets
@@ -25,15 +26,26 @@ from adareg.lab.claims import show as verdicts
 from adareg.lab.cluster import Cluster
 from adareg.lab.data import show
 from adareg.lab.experiments import SCALES, find_all
-from adareg.lab.records import Store
+from adareg.lab.records import NoRecordsError, Store
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 data_app = typer.Typer(no_args_is_help=True, help="The data sets of the experiments.")
 app.add_typer(data_app, name="data")
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"adareg {adareg.__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", callback=_version, is_eager=True, help="print it and exit")
+]
+
+
 @app.callback()
-def main() -> None:
+def main(version: Version = False) -> None:
     """AdaReg: a learned matrix-normal prior for PyTorch models."""
 
 
@@ -187,19 +199,20 @@ def runs(
     ] = False,
     data: DataDirectory = None,
 ) -> None:
-    """List what has been recorded."""
-    with _errors_in_one_line():
+    """List what has been recorded.
+
+    The exit code is 1 when there is nothing, or a file cannot be read; such files are named, and
+    the others listed.
+    """
+    with _records(out) as (store, unreadable):
         if timed:
             device = _device("")
-            cells = costs.measure_again(
-                Store(out), "smalldata-*", data, device, lab.environment(device)
-            )
+            cells = costs.measure_again(store, "smalldata-*", data, device, lab.environment(device))
             for experiment, config in cells:
                 typer.echo(f"timing {experiment} {config.slug}")
         if pack:
-            Store(out).pack()
-        if not terminal.runs(Store(out), Console()):
-            raise typer.Exit(1)
+            store.pack(unreadable=[])  # they are told when all are listed
+        terminal.runs(store, Console(), unreadable)
 
 
 @app.command()
@@ -215,21 +228,20 @@ def claims(
     """Judge the paper's claims, and the small-data benchmark, from what has been recorded.
 
     Any verdict is a result: the exit code is 0 whatever they are, unless --strict asks otherwise.
-    It is 1 when there is no such folder, or a file in it cannot be read; such files are named, and
-    the claims are judged from the others.
+    It is 1 when there are no records, or a file cannot be read; such files are named, and the
+    claims are judged from the others.
     """
-    with _errors_in_one_line():
-        if not out.is_dir():
-            raise ValueError(f"{out} is not a folder; make records with: adareg reproduce digits")
-        records = Records.of(Store(out))
+    with _records(out) as (store, unreadable):
+        records = Records.of(store)
+        unreadable += records.unreadable
+        if not records.benchmarks and not any(store.read(unreadable=[])):
+            raise NoRecordsError(out)
         judgements, asked = judge(records), smalldata.judge(records)
         verdicts.table(judgements, Console())
         verdicts.criteria(asked, Console())
         if to is not None:
             to.write_text(verdicts.as_json(judgements | asked), encoding="utf-8")
-    for problem in records.unreadable:
-        typer.echo(f"error: {problem}", err=True)
-    if records.unreadable or (strict and not verdicts.all_reproduced(judgements)):
+    if strict and not verdicts.all_reproduced(judgements):
         raise typer.Exit(1)
 
 
@@ -240,12 +252,16 @@ def report_command(
     ),
     out: Annotated[Path, typer.Option(help="the page to write")] = Path("report.html"),
 ) -> None:
-    """Draw the records as one self-contained HTML page: verdicts, figures, tables, cost."""
-    with _errors_in_one_line():
+    """Draw the records as one self-contained HTML page: verdicts, figures, tables, cost.
+
+    The exit code is 1 when there are no records, or a file cannot be read; such files are named,
+    and the others drawn.
+    """
+    with _records(runs) as (_, unreadable):
         from adareg.lab.report import write
 
-        path = write(runs, out)
-    Console().print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)", soft_wrap=True)
+        path = write(runs, out, unreadable)
+        Console().print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)", soft_wrap=True)
 
 
 @data_app.command("list")
@@ -268,6 +284,25 @@ def data_check(names: Names = None, data: DataDirectory = None) -> None:
     with _errors_in_one_line():
         if not show.check(names or [], data, Console()):
             raise typer.Exit(1)
+
+
+@contextmanager
+def _records(folder: Path) -> Iterator[tuple[Store, list[str]]]:
+    """The records of a folder, and a list for why files of it cannot be read.
+
+    At the end what is in the list is told, and makes the exit code 1.
+    """
+    unreadable: list[str] = []
+    try:
+        with _errors_in_one_line():
+            if not folder.is_dir():
+                raise NoRecordsError(folder)
+            yield Store(folder), unreadable
+    finally:
+        for problem in unreadable:
+            typer.echo(f"error: {problem}", err=True)
+    if unreadable:
+        raise typer.Exit(1)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from adareg._callback import Run, Settings, network, submodules
 from adareg._optional import require
 from adareg.core.spectrum import BOUNDS
+from adareg.nn.arguments import STRENGTH
 from adareg.nn.regularizer import AdaReg
 from adareg.nn.select import Selection
 
@@ -42,8 +43,8 @@ class AdaRegCallback(Callback):
             example ``"model.head"``, or in its submodule ``model``.
         strength: λ > 0, or ``"auto"`` for 1/(2n), n being ``n_samples``.
         bounds: smallest and largest eigenvalue (u, v) of every precision.
-        rule: ``"alternating"``, ``"joint"`` or ``"official"``; or ``"evidence"``, which has no
-            use for strength and bounds.
+        rule: ``"alternating"``, ``"joint"`` or ``"official"``; or ``"evidence"``, which takes
+            neither strength nor bounds.
         mode: ``"coupled"`` or ``"proximal"``; see :meth:`adareg.AdaReg.attach`.
         every_n_epochs: set the precisions anew after every so many epochs; 1 if nothing is said,
             but ``rule="evidence"`` then does so after 50 steps and whenever their number has grown
@@ -70,7 +71,7 @@ class AdaRegCallback(Callback):
     def __init__(
         self,
         layers: Selection = "last",
-        strength: float | str = 1e-4,
+        strength: float | str = STRENGTH,
         bounds: tuple[float, float] = BOUNDS,
         rule: str = "alternating",
         *,

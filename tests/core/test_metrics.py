@@ -39,6 +39,25 @@ def test_covariance_correlation():
     np.testing.assert_allclose(adareg.covariance_correlation(C), D @ C.numpy() @ D, atol=1e-14)
 
 
+@pytest.mark.parametrize(
+    ("measure", "name"),
+    [
+        (adareg.stable_rank, "weight"),
+        (adareg.spectral_norm, "weight"),
+        (adareg.correlation, "weight"),
+        (adareg.covariance_correlation, "covariance"),
+        (adareg.solve, "weight"),
+    ],
+)
+def test_what_is_no_matrix_is_refused(measure, name):
+    with pytest.raises(
+        ValueError, match=rf"{name}: expected a matrix \(…, p, d\), got shape \(3,\)"
+    ):
+        measure(torch.ones(3))
+    with pytest.raises(TypeError, match=f"{name}: expected a tensor, got ndarray; torch.as_tensor"):
+        measure(np.ones((3, 3)))
+
+
 def test_a_weight_that_is_not_finite_has_no_norms():
     W = torch.ones(2, 3, 4)
     W[1, 0, 0] = float("nan")

@@ -63,13 +63,6 @@ def test_an_unreadable_file_is_named_and_the_rest_is_judged(store):
     assert judge_all(store)["digits-generalization"].verdict == "reproduced"
 
 
-def test_no_folder_is_an_error_in_one_line(tmp_path):
-    result = run(tmp_path / "nowhere")
-    assert result.exit_code == 1
-    assert "nowhere is not a folder" in result.stderr
-    assert run(tmp_path).exit_code == 0
-
-
 def test_benchmarks_are_found_beside_or_inside(store):
     benchmark = json.dumps({"updates": [{"p": 1, "d": 2, "error": {"float32 precisions": 0.0}}]})
     for folder in (store.root / "bench", store.root.parent / "bench"):

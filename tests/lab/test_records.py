@@ -95,13 +95,58 @@ def test_what_a_killed_write_left_is_not_read_and_is_replaced(tmp_path):
     assert not partial.exists()
 
 
-@pytest.mark.parametrize("text", ["{", '{"format": 99}\n', '{"format": 1}\n', "[1]\n", "\xff"])
+@pytest.mark.parametrize("text", ["{", '{"format": 99}\n', '{"format": 1}\n', "[1]\n", "\xff", ""])
 def test_a_foreign_file_is_named(tmp_path, text):
     (tmp_path / "digits").mkdir()
     path = tmp_path / "digits" / f"{CONFIG.slug}-{CONFIG.digest}-x.jsonl"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(RecordError, match=str(path)):
         Store(tmp_path).done("digits", CONFIG)
+
+
+#: Changes of a record that is whole, and what is said of them.
+WRONG = [
+    ({"experiment": 3}, "experiment is 3; expected text"),
+    ({"scale": None}, "scale is null; expected text"),
+    ({"method": ["none"]}, 'method is ["none"]; expected text'),
+    ({"seed": [1]}, "seed is [1]; expected an integer"),
+    ({"seed": True}, "seed is true; expected an integer"),
+    ({"seconds": "long"}, 'seconds is "long"; expected a number'),
+    ({"config": "x"}, 'config is "x"; expected an object'),
+    ({"config": {"n": 3}}, "config.batch is missing; expected an integer"),
+    ({"config": {"n": "thirty", "batch": 8}}, 'config.n is "thirty"; expected an integer'),
+    ({"config": {"data": [1]}}, "config.data is [1]; expected text"),
+    ({"config": {"lr": [1]}}, "config.lr is [1]; expected a number, true, false, null or text"),
+    ({"metrics": "x"}, 'metrics is "x"; expected an object'),
+    (
+        {"metrics": {"test_accuracy": [1]}},
+        "metrics.test_accuracy is [1]; expected a number or null",
+    ),
+    ({"metrics": {"diverged": None}}, "metrics.diverged is null; expected true or false"),
+    ({"metrics": {"other": {}}}, "metrics.other is {}; expected a number, true, false, null,"),
+    ({"spectra": None}, "spectra is null; expected an object"),
+    ({"spectra": {}}, "spectra is {}; expected an object with one layer or more"),
+    ({"spectra": {"a": 1}}, "spectra.a is 1; expected an object"),
+    ({"spectra": {"a": {"b": "c"}}}, 'spectra.a.b is "c"; expected a number or null'),
+    ({"environment": None}, "environment is null; expected an object"),
+    ({"data": {"counts": 5}}, "data.counts is 5; expected an object"),
+    ({"peak_bytes": "x"}, 'peak_bytes is "x"; expected a number or null'),
+    ({"stacked": "x" * 90}, f'stacked is "{"x" * 39}…; expected a number or null'),
+    ({"arrays": []}, "arrays is []; expected an object"),
+    ({"curves": {"train_loss": 1}}, "curves.train_loss is 1; expected a list"),
+    ({"names": {}}, "names is {}; expected a list"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG)
+def test_a_value_of_a_wrong_kind_is_named(tmp_path, change, message):
+    path = Store(tmp_path).write("digits", CONFIG, [record(), record(seed=1)])
+    first, second = map(json.loads, path.read_text().splitlines())
+    path.write_text(f"{json.dumps(first)}\n{json.dumps({**second, **change})}\n")
+    with pytest.raises(RecordError) as error:
+        list(Store(tmp_path).read())
+    assert str(error.value).startswith(f"{path}, line 2: {message}")
+    assert str(error.value).endswith("; move it away to go on")
 
 
 def test_a_foreign_file_may_be_passed_over(tmp_path):
@@ -146,4 +191,6 @@ def test_what_is_not_ours_is_not_packed(tmp_path):
     path.write_text("{}")
     with pytest.raises(RecordError, match=str(path)):
         Store(tmp_path).pack()
+    Store(tmp_path).write("digits", CONFIG, [record()])
+    assert Store(tmp_path).pack(unreadable=[]) == 1
     assert path.read_text() == "{}"

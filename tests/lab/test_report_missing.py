@@ -72,6 +72,16 @@ def test_foreign_files_and_records_are_passed_over(tmp_path):
     assert "records of 'wine', no experiment: 1" in page.text
 
 
+def test_a_network_that_was_not_timed_does_not_spoil_the_page(tmp_path):
+    fill(tmp_path, "smalldata-wine", seeds=1)
+    path = next(tmp_path.rglob("*.jsonl"))
+    first, *others = path.read_text().splitlines()
+    entry = json.loads(first)
+    del entry["metrics"]["timed_on"]
+    path.write_text("\n".join([json.dumps(entry), *others]) + "\n")
+    assert "timed on a machine" in Page(build(tmp_path)).text
+
+
 @pytest.mark.parametrize("method", ["none", "mystery"])
 def test_one_method_alone_is_drawn_as_far_as_it_goes(tmp_path, method):
     fill(tmp_path, methods=(method,), seeds=1)
@@ -111,14 +121,13 @@ def test_records_without_numbers_do_not_spoil_the_page(tmp_path, change, drawn):
     "change",
     [
         {"metrics": {}},
-        {"metrics": [1]},
         {"arrays": {}},
-        {"spectra": {}},
-        {"config": {}},
-        {"config": {"data": "mnist", "n": "many", "batch": 1, "blocks": 1, "epochs": 1}},
+        {"config": {"data": "mnist", "n": 5, "batch": 1, "blocks": "many", "epochs": 1}},
         {"scale": "huge"},
-        {"method": None},
-        {"seed": "first"},
+        {"names": [1]},
+        {"arrays": {"correlation": [1]}},
+        {"arrays": {"correlation": [["x"]]}},
+        {"arrays": {"correlation": [[1.0]], "row_covariance": [[1.0]]}},
         {"metrics": {"diverged": False, "test_explained_variances": [0.5]}},
     ],
 )
@@ -127,8 +136,17 @@ def test_records_that_lack_a_part_are_passed_over(tmp_path, change):
     spoil(tmp_path, lambda entry: entry.update(change))
     whole, foreign = readable(Store(tmp_path))
     assert {entry["experiment"] for entry in whole} == {"digits"}
-    alike = 1 if "method" in change else 5  # without a name they are one network's
-    assert foreign == [f"records without some of their parts: {alike}"]
+    assert foreign == ["records without some of their parts: 5"]
+
+
+def test_files_with_values_of_a_wrong_kind_are_passed_over(tmp_path):
+    fill(tmp_path, "mnist-layers", "digits", seeds=1)
+    spoil(tmp_path, lambda entry: entry.update(metrics=[1]))
+    unreadable = []
+    whole, foreign = readable(Store(tmp_path), unreadable)
+    assert {entry["experiment"] for entry in whole} == {"digits"}
+    assert foreign == []
+    assert ["metrics is [1]; expected an object" in why for why in unreadable] == [True]
 
 
 def test_networks_that_diverged_are_not_averaged(tmp_path):

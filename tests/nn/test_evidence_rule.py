@@ -788,8 +788,12 @@ def test_errors_say_what_to_do():
         reg.update(targets=y)
     with pytest.raises(ValueError, match="as many of each"):
         reg.update(x, y[:3])
-    with pytest.raises(ValueError, match="expected one label"):
-        reg.update(x, y + 5)
+    with pytest.raises(ValueError, match="the label 7 is none of 5 classes; expected integers 0…4"):
+        reg.update(x, torch.where(y == 2, 7, y))
+    with pytest.raises(ValueError, match="the label 0.5 is none of 5 classes"):
+        reg.update(x, y + 0.5 * (y == 0))
+    with pytest.raises(ValueError, match="targets of shape .40, 3. .*expected one label 0…4"):
+        reg.update(x, torch.zeros(40, 3))
     with pytest.raises(ValueError, match="no batch"):
         reg.update([])
     handle = reg.attach(Adam(model.parameters()), update_every=1)
@@ -807,6 +811,22 @@ def test_errors_say_what_to_do():
     images = AdaReg(nn.Conv2d(1, 2, 1), rule="evidence", n_samples=4)
     with pytest.raises(ValueError, match="outputs have shape"):
         images.update(torch.zeros(4, 1, 2, 2))
+
+
+@pytest.mark.parametrize("unused", [{"strength": 1e-3}, {"strength": "auto"}, {"bounds": (1, 1)}])
+def test_what_the_rule_would_not_look_at_is_refused(unused):
+    (name,) = unused
+    with pytest.raises(ValueError, match=f"rule='evidence'.*; leave {name} out"):
+        AdaReg(mlp(), rule="evidence", n_samples=40, **unused)
+    AdaReg(mlp(), "last", 1e-4, [1e-3, 1e3], "evidence", n_samples=40)  # the defaults, in words
+
+
+def test_its_repr_shows_what_it_uses():
+    reg = AdaReg(mlp(), "last", rule="evidence", n_samples=40)
+    shapes = {name: tuple(layer.blank.shape) for name, layer in reg.layers.items()}
+    assert repr(reg) == (
+        f"AdaReg(rule='evidence', n_samples=40, likelihood='classification', layers={shapes})"
+    )
 
 
 def test_not_finite_keeps_the_priors():

@@ -85,6 +85,8 @@ def test_empty_selections():
         select(nn.Sequential(nn.ReLU()), "all")
     with pytest.raises(ValueError, match="this Linear holds no layer of the model"):
         select(Net(), nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="'0', a Flatten, holds no layer of the model; .*: 1"):
+        select(nn.Sequential(nn.Flatten(), nn.Linear(2, 2)), "0")
     with pytest.raises(TypeError, match="strings or modules, got 3"):
         select(Net(), [3])
 
@@ -104,6 +106,7 @@ def _old_weight_norm():
     ("make", "layers", "message"),
     [
         (_frozen, "last", r"1: the weight is frozen.*layers that can have one: 0"),
+        (_frozen, "1", r"frozen .requires_grad=False.*; unfreeze it first, or name others"),
         (_frozen, "all", r"1: the weight is frozen.*to leave it out, use layers=\['0'\]"),
         (lambda: nn.Sequential(nn.LazyLinear(3)), "last", "lazy; run one forward pass"),
         (lambda: nn.Sequential(nn.LazyConv2d(3, 3)), "all", "lazy; run one forward pass"),

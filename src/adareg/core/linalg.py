@@ -31,6 +31,16 @@ class NonFiniteError(ArithmeticError):
     """A weight holds NaN or infinite entries, so no precision can be computed from it."""
 
 
+def check_matrix(X: object, name: str) -> None:
+    """Refuse what is no tensor of matrices (…, p, d)."""
+    if not isinstance(X, Tensor):
+        raise TypeError(
+            f"{name}: expected a tensor, got {type(X).__name__}; torch.as_tensor makes one of it"
+        )
+    if X.ndim < 2:
+        raise ValueError(f"{name}: expected a matrix (…, p, d), got shape {tuple(X.shape)}")
+
+
 def factor_dtype(weight: Tensor) -> torch.dtype:
     """The dtype in which the factors of ``weight``'s prior are kept: float32 or better."""
     if weight.dtype == torch.float64 or is_small(weight.shape):

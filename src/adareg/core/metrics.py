@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from adareg.core.linalg import inner, lengthwise, result_dtype, whole, wide
+from adareg.core.linalg import check_matrix, inner, lengthwise, result_dtype, whole, wide
 
 
 def spectral_norm(weight: Tensor) -> Tensor:  # (…, p, d) -> (…)
@@ -43,6 +43,7 @@ def correlation(weight: Tensor) -> Tensor:  # (…, p, d) -> (…, p, p)
     tensor([[ 1., -1.],
             [-1.,  1.]])
     """
+    check_matrix(weight, "weight")
     weight = whole(weight)
     centred = weight - weight.mean(-1, keepdim=True)
     return covariance_correlation(inner(centred)).to(result_dtype(weight))
@@ -56,6 +57,7 @@ def covariance_correlation(covariance: Tensor) -> Tensor:  # (…, n, n) -> (…
     tensor([[1.0000, 0.5000],
             [0.5000, 1.0000]])
     """
+    check_matrix(covariance, "covariance")
     scale = covariance.diagonal(dim1=-2, dim2=-1).rsqrt()
     return (covariance * scale.unsqueeze(-1) * scale.unsqueeze(-2)).clamp(-1, 1)
 
@@ -63,6 +65,7 @@ def covariance_correlation(covariance: Tensor) -> Tensor:  # (…, n, n) -> (…
 @torch.no_grad()
 def _gram_norms(weight: Tensor) -> tuple[Tensor, Tensor]:
     """``‖W‖_F²`` and ``‖W‖₂²`` in float64; NaN for a weight that is not finite."""
+    check_matrix(weight, "weight")
     G = inner(wide(lengthwise(weight)))
     frobenius = G.diagonal(dim1=-2, dim2=-1).sum(-1)
     finite = frobenius.isfinite()

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from adareg.core.linalg import (
     NonFiniteError,
+    check_matrix,
     eigh,
     factor_dtype,
     inner,
@@ -237,7 +238,8 @@ def solve(
     >>> prior.row.eigenvalues()
     tensor([7.0711e-01, 1.0000e+03], dtype=torch.float64)
     """
-    if weight.ndim < 2 or weight.numel() == 0 or not weight.is_floating_point():
+    check_matrix(weight, "weight")
+    if weight.numel() == 0 or not weight.is_floating_point():
         raise ValueError(
             f"weight must be a non-empty floating point matrix (…, p, d); "
             f"got shape {tuple(weight.shape)}, {weight.dtype}"

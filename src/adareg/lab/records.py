@@ -21,6 +21,7 @@ from uuid import uuid4
 
 from adareg.lab.config import Config, complete
 from adareg.lab.engine import Replica
+from adareg.lab.kinds import REQUIRED, problem
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,12 +32,23 @@ FORMAT = 1
 
 _SUFFIXES = (".jsonl", ".jsonl.gz")
 
-#: What every record has.
-_KEYS = {"experiment", "scale", "method", "seed", "config", "metrics", "spectra", "seconds"}
-
 
 class RecordError(ValueError):
     """A file among the records is not one of ours."""
+
+
+class NoRecordsError(ValueError):
+    """There is nothing to read below a folder, or no such folder.
+
+    Args:
+        root: the folder.
+        passed_over: what is there instead, in words.
+    """
+
+    def __init__(self, root: Path, passed_over: Iterable[str] = ()) -> None:
+        what = f"no records below {root}" if root.is_dir() else f"{root} is not a folder"
+        others = "".join(f"; passed over: {text}" for text in passed_over)
+        super().__init__(f"{what}; make some with: adareg reproduce digits --out {root}{others}")
 
 
 class Store:
@@ -73,11 +85,15 @@ class Store:
             packed = gzip.compress(content, mtime=0) if path.suffix == ".gz" else content
             _write_atomically(path, packed)
 
-    def pack(self) -> int:
-        """Compress every file that is not; how many there were."""
-        plain = [path for path in self._files("*/*") if path.suffix != ".gz"]
+    def pack(self, *, unreadable: list[str] | None = None) -> int:
+        """Compress every file that is not; how many there were.
+
+        Args:
+            unreadable: as in :meth:`read`; such a file is not touched.
+        """
+        files = [path for path in self._files("*/*") if path.suffix != ".gz"]
+        plain = [path for path in files if _read_or_tell(path, unreadable)]
         for path in plain:
-            _read(path)  # what is not ours is not touched
             packed = gzip.compress(path.read_bytes(), mtime=0)
             _write_atomically(path.with_name(f"{path.name}.gz"), packed)
             path.unlink()
@@ -125,11 +141,17 @@ class Store:
                     yield record
                 seen.add(key)
 
-    def frame(self, experiment: str = "*") -> pd.DataFrame:
-        """One row for each network: experiment, method, seed, config, metrics, last layer."""
+    def frame(self, experiment: str = "*", *, unreadable: list[str] | None = None) -> pd.DataFrame:
+        """One row for each network: experiment, method, seed, config, metrics, last layer.
+
+        Args:
+            experiment: its name.
+            unreadable: as in :meth:`read`.
+        """
         import pandas as pd
 
-        return pd.DataFrame([_row(record) for record in self.read(experiment)])
+        records = self.read(experiment, unreadable=unreadable)
+        return pd.DataFrame([_row(record) for record in records])
 
 
 def _encoded(records: Iterable[Record]) -> bytes:
@@ -152,7 +174,7 @@ def _row(record: Record) -> Record:
     }
 
 
-def _read_or_tell(path: Path, unreadable: list[str] | None) -> Iterable[Record]:
+def _read_or_tell(path: Path, unreadable: list[str] | None) -> list[Record]:
     try:
         return _read(path)
     except RecordError as error:
@@ -162,19 +184,22 @@ def _read_or_tell(path: Path, unreadable: list[str] | None) -> Iterable[Record]:
         return []
 
 
-def _read(path: Path) -> Iterable[Record]:
+def _read(path: Path) -> list[Record]:
     try:
         content = path.read_bytes()
         content = gzip.decompress(content) if path.suffix == ".gz" else content
         records = [json.loads(line) for line in content.decode().splitlines()]
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
         raise RecordError(f"{path} cannot be read ({error}); move it away to go on") from error
-    for record in records:
+    if not records:
+        raise RecordError(f"{path} is empty; move it away to go on")
+    for line, record in enumerate(records, 1):
         known = isinstance(record, dict) and record.get("format") == FORMAT
-        if not known or not record.keys() >= _KEYS:
+        if not known or not record.keys() >= REQUIRED.keys():
             raise RecordError(f"{path} is not a file of records of format {FORMAT}; move it away")
-        if isinstance(record["config"], dict):
-            record["config"] = complete(record["config"])
+        if wrong := problem(record):
+            raise RecordError(f"{path}, line {line}: {wrong}; move it away to go on")
+        record["config"] = complete(record["config"])
     return records
 
 

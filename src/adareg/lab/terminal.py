@@ -13,7 +13,7 @@ from rich.table import Table
 
 from adareg.lab.experiments import EXPERIMENTS, SCALES
 from adareg.lab.models import ARCHITECTURES
-from adareg.lab.records import Store
+from adareg.lab.records import NoRecordsError, Store
 from adareg.lab.reproduce import Job
 
 
@@ -129,12 +129,20 @@ def experiments(console: Console) -> None:
     console.print(f"\nadareg reproduce NAME --scale {'|'.join(SCALES)}", highlight=False)
 
 
-def runs(store: Store, console: Console) -> bool:
-    """What has been recorded; False if that is nothing."""
-    frame = store.frame()
+def runs(store: Store, console: Console, unreadable: list[str]) -> None:
+    """What has been recorded.
+
+    Args:
+        store: the records.
+        console: where to print.
+        unreadable: a list to which is added why a file cannot be read.
+
+    Raises:
+        NoRecordsError: nothing has.
+    """
+    frame = store.frame(unreadable=unreadable)
     if frame.empty:
-        say(console, f"no records below {store.root}; make some with: adareg reproduce digits")
-        return False
+        raise NoRecordsError(store.root)
     table = Table(
         "experiment", "scale", "n", "batch", "methods", "seeds", "networks", "minutes",
         box=None, pad_edge=False,
@@ -152,4 +160,3 @@ def runs(store: Store, console: Console) -> bool:
         )
         table.add_row(*map(str, row))
     console.print(table)
-    return True

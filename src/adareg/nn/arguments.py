@@ -7,8 +7,12 @@ from numbers import Integral, Real
 from typing import Any
 
 from adareg.core.rules import check_rule
+from adareg.core.spectrum import BOUNDS
 from adareg.nn.evidence import Evidence
 from adareg.nn.sources import Given
+
+#: λ unless given: the paper's.
+STRENGTH = 1e-4
 
 
 def is_positive_integer(value: object) -> bool:
@@ -45,6 +49,18 @@ def make_evidence(
         if value is not None:
             raise ValueError(f"{name}={value!r} is used with rule='evidence' alone")
     return None
+
+
+def check_used(rule: str, strength: float | str, bounds: tuple[float, float]) -> None:
+    """Refuse a strength or bounds for the evidence rule, which would not look at them."""
+    if rule != "evidence":
+        return
+    if strength != STRENGTH:
+        raise ValueError(
+            f"strength={strength!r}: rule='evidence' learns the strength; leave strength out"
+        )
+    if tuple(bounds) != BOUNDS:
+        raise ValueError(f"bounds={bounds!r}: rule='evidence' has no bounds; leave bounds out")
 
 
 def check_data(rule: str, data: Any) -> None:

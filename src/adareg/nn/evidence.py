@@ -73,6 +73,9 @@ class Evidence:
         self._source: Source | None = None
         self._curvatures: dict[str, Curvature] = {}
 
+    def __str__(self) -> str:
+        return f"n_samples={self.n_samples}, likelihood={self.likelihood!r}"
+
     @property
     def strength(self) -> float:
         """λ: what makes the penalty fit the training loss.
@@ -319,11 +322,16 @@ def _sample(
 def _as_labels(targets: Tensor, outputs: Tensor) -> Tensor:
     labels = targets.reshape(len(targets), -1).squeeze(-1) if targets.ndim == 2 else targets
     K = max(2, outputs.shape[-1])
-    whole = (labels >= 0) & (labels < K) & (labels == labels.long())
-    if labels.ndim != 1 or not bool(whole.all()):
+    if labels.ndim != 1:
         raise ValueError(
             f"targets of shape {tuple(targets.shape)} for {K} classes: expected one label "
             f"0…{K - 1} for each sample"
+        )
+    known = (labels >= 0) & (labels < K) & (labels == labels.long())
+    if not bool(known.all()):
+        raise ValueError(
+            f"targets: the label {labels[~known][0].item()} is none of {K} classes; expected "
+            f"integers 0…{K - 1}"
         )
     return labels.to(outputs.device).long()
 

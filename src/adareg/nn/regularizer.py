@@ -17,8 +17,10 @@ from adareg.core.prior import MatrixNormal
 from adareg.core.rules import solve_all
 from adareg.core.spectrum import BOUNDS, check_bounds
 from adareg.nn.arguments import (
+    STRENGTH,
     check_any_rule,
     check_data,
+    check_used,
     is_positive_integer,
     make_evidence,
     resolve_strength,
@@ -53,7 +55,7 @@ class AdaReg:
         bounds: smallest and largest eigenvalue (u, v) of every precision.
         rule: ``"alternating"`` (Alg. 1), ``"joint"`` or ``"official"``, see
             :func:`adareg.solve`; or ``"evidence"``, which learns strengths and shapes of all
-            layers from the data, needs ``n_samples``, and has no use for strength and bounds.
+            layers from the data, needs ``n_samples``, and takes neither strength nor bounds.
         n_samples: size of the training set, for ``strength="auto"`` and ``rule="evidence"``.
         likelihood: for ``rule="evidence"``: ``"classification"`` (the default; outputs are
             logits) or ``"regression"``; see :class:`adareg.nn.evidence.Evidence`.
@@ -77,7 +79,7 @@ class AdaReg:
         self,
         model: nn.Module,
         layers: Selection = "last",
-        strength: float | str = 1e-4,
+        strength: float | str = STRENGTH,
         bounds: tuple[float, float] = BOUNDS,
         rule: str = "alternating",
         *,
@@ -90,6 +92,7 @@ class AdaReg:
         self._process_group = process_group
         self.bounds = check_bounds(bounds)
         self._evidence = make_evidence(rule, n_samples, likelihood, loss_scale)
+        check_used(rule, strength, self.bounds)
         if self._evidence is None:
             self.strength = resolve_strength(strength, n_samples)
         self.rule = check_any_rule(rule)
@@ -231,6 +234,9 @@ class AdaReg:
         Gradients are met as the optimizer meets them: after accumulation, unscaling and
         clipping; a step that a ``GradScaler`` skips does nothing. As with weight decay, a
         weight without a gradient is left alone. Do not add :meth:`penalty` to the loss as well.
+
+        Without ``update_every`` and without calls of :meth:`update` the prior learns nothing, and
+        the penalty stays weight decay of 2λ; ``rule="evidence"`` alone updates unasked.
 
         Args:
             optimizer: holds every selected weight. One that Accelerate has wrapped may be
@@ -377,7 +383,9 @@ class AdaReg:
             steps, strength = int(state["steps"]), state["strength"]
             factors = stored(state["priors"])
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"this is not the state of an AdaReg: {error!r}") from error
+            missing = isinstance(error, KeyError)
+            reason = f"it has no entry {error.args[0]!r}" if missing else str(error)
+            raise ValueError(f"this is not the state of an AdaReg: {reason}") from error
         if (rule == "evidence") != (learned is not None):
             raise ValueError("this is not the state of an AdaReg: rule and evidence disagree")
         strength = 1.0 if learned else resolve_strength(strength, None)
@@ -405,6 +413,8 @@ class AdaReg:
 
     def __repr__(self) -> str:
         shapes = {name: tuple(layer.blank.shape) for name, layer in self._layers.items()}
+        if self._evidence is not None:
+            return f"AdaReg(rule={self.rule!r}, {self._evidence}, layers={shapes})"
         return (
             f"AdaReg(strength={self.strength:g}, bounds={self.bounds}, "
             f"rule={self.rule!r}, layers={shapes})"

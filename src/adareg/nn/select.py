@@ -130,7 +130,10 @@ class Layer:
         if not weight.is_floating_point():
             return f"the weight is {weight.dtype}, not real floating point"
         if not any(parameter.requires_grad for parameter in self.parameters):
-            return "the weight is frozen (requires_grad=False)"
+            return (
+                "the weight is frozen (requires_grad=False) and would not follow a prior; unfreeze "
+                "it first, or name others as layers"
+            )
         matrix = self.blank
         if matrix.ndim < 2 or self.layout.from_matrix(matrix).shape != weight.shape:
             return (
@@ -259,7 +262,7 @@ def _matching(
 ) -> list[_Candidate]:
     matrices = [c for c in candidates if c.is_matrix]
     if isinstance(item, nn.Module):
-        return _inside(unwrapped(item), candidates)
+        return _inside(unwrapped(item), candidates, f"this {type(item).__name__}")
     if not isinstance(item, str):
         raise TypeError(f"layers: expected strings or modules, got {item!r}")
     if item == "last":
@@ -270,21 +273,21 @@ def _matching(
         return [c for c in matrices if kind_of(c.module) == item]
     modules = dict(model.named_modules(remove_duplicate=False))
     if item and item in modules:
-        return _inside(modules[item], candidates)
+        kind = type(modules[item]).__name__
+        return _inside(modules[item], candidates, f"{item!r}, a {kind},")
     named = [c for c in matrices if fnmatchcase(c.name, item) or fnmatchcase(c.module_name, item)]
     if not named:
         raise ValueError(f"{item!r} matches no layer; {_known(candidates)}")
     return named
 
 
-def _inside(module: nn.Module, candidates: Sequence[_Candidate]) -> list[_Candidate]:
+def _inside(module: nn.Module, candidates: Sequence[_Candidate], called: str) -> list[_Candidate]:
     """Every layer in ``module``; if there is none, itself, to say what is wrong with it."""
     inside = set(map(id, module.modules()))
     found = [c for c in candidates if c.is_matrix and id(c.module) in inside]
     found = found or [c for c in candidates if c.module is module]
     if not found:
-        kind = type(module).__name__
-        raise ValueError(f"this {kind} holds no layer of the model; {_known(candidates)}")
+        raise ValueError(f"{called} holds no layer of the model; {_known(candidates)}")
     return found
 
 

@@ -16,7 +16,7 @@ from adareg.lab.claims.show import SYMBOLS
 from adareg.lab.claims.smalldata import MET, NOT_MET
 from adareg.lab.claims.words import change
 from adareg.lab.experiments import EXPERIMENTS, SCALES
-from adareg.lab.records import Record, Store
+from adareg.lab.records import NoRecordsError, Record, Store
 from adareg.lab.report import cost, origin, render, studies
 from adareg.lab.report.figures import FIGURES, SMALL_DATA
 from adareg.lab.report.studies import Study
@@ -56,14 +56,15 @@ SETTINGS = {
 }
 
 
-def write(runs: Path, out: Path) -> Path:
+def write(runs: Path, out: Path, unreadable: list[str] | None = None) -> Path:
     """Write the page of the records below a folder.
 
     Args:
         runs: the folder of the records.
         out: the HTML file.
+        unreadable: a list to which is added why a file cannot be read; the page says it, too.
     """
-    text = build(runs)
+    text = build(runs, unreadable)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text, encoding="utf-8")
     return out
@@ -71,7 +72,7 @@ def write(runs: Path, out: Path) -> Path:
 
 def figure(runs: Path, key: str) -> str:
     """One figure of the page as an SVG file; ``ValueError`` if there are no records for it."""
-    readable, _ = studies.readable(Store(runs))
+    readable, _ = studies.readable(Store(runs), [])
     (wanted,) = (figure for figure in FIGURES if figure.key == key)
     svg = render.alone(wanted, studies.select(readable))
     if svg is None:
@@ -79,17 +80,13 @@ def figure(runs: Path, key: str) -> str:
     return svg
 
 
-def build(runs: Path) -> str:
-    """The page's HTML; ``ValueError`` if there are no records."""
-    store = Store(runs)
-    readable, foreign = studies.readable(store)
+def build(runs: Path, unreadable: list[str] | None = None) -> str:
+    """The page's HTML; ``NoRecordsError`` if there are no records. Arguments as in ``write``."""
+    store, unreadable = Store(runs), [] if unreadable is None else unreadable
+    readable, others = studies.readable(store, unreadable)
     chosen = studies.select(readable)
     if not chosen:
-        passed_over = "".join(f"; passed over: {text}" for text in foreign)
-        raise ValueError(
-            f"no records below {runs}; make some with: adareg reproduce digits --out {runs}"
-            f"{passed_over}"
-        )
+        raise NoRecordsError(runs, others)
     records = [record for study in chosen.values() for record in study.records]
     judged = Records.of(store)
     claims = judge(judged)
@@ -107,7 +104,7 @@ def build(runs: Path) -> str:
         sources=origin.sources(records),
         commands=[study.command for study in chosen.values()],
         absent=[studies.command(name) for name in EXPERIMENTS if name not in chosen],
-        foreign=foreign,
+        foreign=[*unreadable, *others],
     )
 
 

@@ -6,20 +6,28 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 
+import numpy as np
 import pandas as pd
 
 from adareg.lab.config import Config
 from adareg.lab.experiments import EXPERIMENTS, SCALES, Experiment
 from adareg.lab.records import Record, Store
 
+_COVARIANCES = {"row_covariance", "col_covariance"}
+
 #: A setting: the fields in which a cell differs from the experiment's own, with their values.
 Variant = tuple[tuple[str, object], ...]
 
 
-def readable(store: Store) -> tuple[list[Record], list[str]]:
-    """All records that have all their parts, and what was passed over, in words."""
+def readable(store: Store, unreadable: list[str] | None = None) -> tuple[list[Record], list[str]]:
+    """All records that have all their parts, and which others there are, in words.
+
+    Args:
+        store: the records.
+        unreadable: as in ``Store.read``.
+    """
     foreign: list[str] = []
-    records = list(store.read(unreadable=foreign))
+    records = list(store.read(unreadable=unreadable))
     whole = [record for record in records if _is_whole(record)]
     if len(whole) < len(records):
         foreign.append(f"records without some of their parts: {len(records) - len(whole):,}")
@@ -36,14 +44,22 @@ def _is_whole(record: Record) -> bool:
         _ = metrics["diverged"], record["seconds"], record["stacked"]
         _ = last["stable_rank"], last["spectral_norm"]
         _ = record["arrays"]["trials" if record["config"]["trials"] else "correlation"]
+        named = all(isinstance(name, str) for name in (record["method"], *record["names"]))
         if "test_accuracy" not in metrics:
             _ = metrics["test_explained_variance"]
             dict(zip(record["names"], metrics["test_explained_variances"], strict=True))
-        named = isinstance(record["method"], str) and record["scale"] in SCALES
         mappings = all(isinstance(record[key], dict) for key in ("curves", "data", "environment"))
-        return named and mappings and isinstance(record["seed"], int) and bool(record["names"])
+        known = record["scale"] in SCALES and isinstance(record["seed"], int)
+        return named and mappings and known and bool(record["names"]) and _fit(record["arrays"])
     except (KeyError, TypeError, ValueError, IndexError, AttributeError):
         return False
+
+
+def _fit(arrays: Record) -> bool:
+    """Whether those that are drawn are matrices, and covariances there for both sides."""
+    drawn = [arrays[name] for name in ("correlation", *_COVARIANCES) if name in arrays]
+    both = len(_COVARIANCES & arrays.keys()) != 1
+    return both and all(np.asarray(array, dtype=float).ndim == 2 for array in drawn)
 
 
 @dataclass(frozen=True)

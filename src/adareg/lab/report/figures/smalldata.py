@@ -217,7 +217,7 @@ def draw_costs(studies: Studies) -> Drawing | None:
         panels=[Panel("quality and cost", partial(_scatter, table=table))],
         caption="Cost of a method: the time that one network takes alone, relative to a plain one "
         "beside it, times the number of trainings, trials included; geometric mean over cells, "
-        f"timed on {', '.join(sorted(set(rows['timed_on'])))}. Samples are those that all "
+        f"timed on {', '.join(sorted(set(rows['timed_on'].dropna())))}. Samples are those that all "
         f"trainings see, relative to those of one plain training. {scales(*found)}.",
         data=table,
         tables=[_cost_table(table)],
