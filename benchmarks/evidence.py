@@ -319,13 +319,13 @@ def draw(out: Path) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    if sys.argv[1:2] == ["compare"]:
-        compare(Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 6)
-    elif sys.argv[1:2] == ["depths"]:
-        depths(Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 3)
-    elif sys.argv[1:2] == ["deep"]:
-        deep(Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 3)
-    elif sys.argv[1:2] == ["draw"]:
-        draw(Path(sys.argv[2]))
+    usual = {compare: 6, sensitivity: 4, deep: 3, depths: 3}  # seeds
+    studies = {study.__name__: (study, count) for study, count in usual.items()}
+    if len(sys.argv) < 3 or sys.argv[1] not in {*studies, "draw"}:
+        sys.exit(__doc__)
+    what, out, *seeds = sys.argv[1:]
+    if what == "draw":
+        draw(Path(out))
     else:
-        sensitivity(Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 4)
+        study, count = studies[what]
+        study(Path(out), int(seeds[0]) if seeds else count)

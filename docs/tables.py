@@ -181,24 +181,23 @@ def depths(record: Path) -> str:
         "| data | n | " + " | ".join(map(str, range(count))) + " |",
         "|---|--:|" + "--:|" * count,
     ]
-    right, excess = 0, dict.fromkeys(["chosen", *range(count)], 0.0)
+    right, chosen_excess, excess = 0, [], []
     for row in rows:
         evidence, loss = ([fmean(each) for each in row[key]] for key in ("evidence", "loss"))
         chosen = evidence.index(max(evidence))
         right += loss[chosen] == min(loss)
-        for who, depth in [("chosen", chosen), *enumerate(range(count))]:
-            excess[who] += (loss[depth] / min(loss) - 1) / len(rows)
-        cells = [
-            f"{'**' if depth == chosen else ''}{e:.2f}{'**' if depth == chosen else ''} ({x:.3f})"
-            for depth, (e, x) in enumerate(zip(evidence, loss, strict=True))
-        ]
-        cells = [row["data"], str(row["n"]), *cells]
-        lines.append("| " + " | ".join(cells).replace("-", "−") + " |")
-    fixed = ", ".join(f"{100 * excess[depth]:.0f} %" for depth in range(count))
+        excess.append([100 * (x / min(loss) - 1) for x in loss])
+        chosen_excess.append(excess[-1][chosen])
+        shown = [f"{e:.2f}" for e in evidence]
+        shown[chosen] = f"**{shown[chosen]}**"
+        cells = [f"{e} ({x:.3f})" for e, x in zip(shown, loss, strict=True)]
+        line = " | ".join([row["data"], str(row["n"]), *cells])
+        lines.append(f"| {line} |".replace("-", "−"))
+    fixed = ", ".join(f"{fmean(depth):.0f} %" for depth in zip(*excess, strict=True))
     lines += [
         "",
         f"The depth of the highest evidence has the lowest test loss in {right} of {len(rows)}",
-        f"rows, and in the mean {100 * excess['chosen']:.0f} % more than the lowest. With 0 to "
+        f"rows, and in the mean {fmean(chosen_excess):.0f} % more than the lowest. With 0 to "
         f"{count - 1} hidden layers everywhere it is {fixed} more.",
     ]
     return "\n".join(lines) + "\n"

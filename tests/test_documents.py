@@ -151,6 +151,11 @@ def test_readmes_costs_are_those_of_the_records():
     small = [t["value"] for t in cpu["targets"] if t["what"].startswith("step, MNIST")]
     assert "costs a few percent on a CPU" in text
     assert max(small) < 1.04
+    steps = {t["what"]: t["value"] for t in gpu["targets"] if t["what"].startswith("step, MNIST")}
+    graph = [ratio for what, ratio in steps.items() if "graph" in what]
+    assert "or in a CUDA graph and about a tenth on a GPU without one" in text
+    assert max(graph) < 1.05
+    assert all(1.05 < ratio < 1.15 for ratio in steps.values() if ratio not in graph)
 
 
 def test_the_costs_of_a_head_are_those_of_the_records():

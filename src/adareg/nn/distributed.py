@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -24,6 +24,7 @@ from adareg.core.linalg import NonFiniteError, is_sharded
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
 from adareg.core.rules import Answer, Request, decompose, solve_all
+from adareg.nn.evidence import Evidence
 
 #: What a decomposition of k³ counts beside a product of k³: between a CPU core, where it takes 5 to
 #: 12 times as long (k = 1024, 128), and a GPU, where it takes much longer.
@@ -95,44 +96,22 @@ def _solve_same(
     """Every owner solves for its own layers and sends what it found."""
     chosen = owners({name: cost(W.shape) for name, W in weights.items()}, team.size)
     mine = {name: W for name, W in weights.items() if chosen[name] == team.rank}
-    errors: list[Exception] = []
-    content: dict[_Key, Tensor] = {}
-    with _kept(errors):
-        solved = solve_all(mine, priors, rule, bounds) if mine else {}
-        content = {(n, key): x for n, prior in solved.items() for key, x in _factors(prior).items()}
-    forms_of_mine = {key: _Form.of(factor) for key, factor in content.items()}
-    listed = team.agree(errors, forms_of_mine, doing=", ".join(mine))
-    device = next(iter(weights.values())).device
-    parcels: list[_Parcel] = []
-    with _kept(errors):
-        for rank, forms in enumerate(listed):
-            parcels.append(_Parcel(forms, device, content if rank == team.rank else {}))
-    team.agree(errors, None, doing=", ".join(weights))
-    received: dict[str, dict[str, Tensor]] = defaultdict(dict)
-    for rank, parcel in enumerate(parcels):
-        team.broadcast(parcel.buffers, rank)
-        for (name, key), factor in parcel.unpack().items():
-            received[name][key] = factor.to(weights[name].device)
-    return {name: _prior(received[name]) for name in weights}
-
-
-class Learner(Protocol):
-    """What has learned beside the priors, and can tell it to its likes in other processes."""
-
-    def tell(self) -> Any:
-        """What the others must know, on the CPU."""
-
-    def hear(self, told: Any, device: torch.device) -> None:
-        """Know the same."""
+    devices = {name: W.device for name, W in weights.items()}
+    return _deliver(
+        lambda: solve_all(mine, priors, rule, bounds) if mine else {},
+        devices,
+        team,
+        doing=", ".join(mine),
+    )
 
 
 def follow_first(
     team: Team,
     solve: Callable[[], Mapping[str, MatrixNormal]],
     priors: Mapping[str, MatrixNormal],
-    learner: Learner,
+    learned: Evidence,
 ) -> dict[str, MatrixNormal]:
-    """The first rank solves, with data of its own; all end with what it found.
+    """The first rank solves, with data of its own; all end with what it found and learned.
 
     Raises:
         NonFiniteError: in every process, if a weight or an output is not finite there.
@@ -140,16 +119,40 @@ def follow_first(
         ValueError: the processes do not have the same layers.
     """
     team.compare({name: tuple(prior.shape) for name, prior in priors.items()})
-    errors: list[Exception] = []
-    found: tuple[dict[str, MatrixNormal], Any] | None = None
-    with _kept(errors):
-        if team.rank == 0:
-            found = {name: prior.to("cpu") for name, prior in solve().items()}, learner.tell()
-    solved, told = team.agree(errors, found, doing=", ".join(priors))[0]
     devices = {name: prior.row.values.device for name, prior in priors.items()}
+    doing = ", ".join(priors)
+    solved = _deliver(solve if team.rank == 0 else dict, devices, team, doing)
+    told = team.agree([], learned.tell() if team.rank == 0 else None, doing)[0]
     if team.rank:
-        learner.hear(told, next(iter(devices.values())))
-    return {name: prior.to(devices[name]) for name, prior in solved.items()}
+        learned.hear(told, next(iter(devices.values())))
+    return solved
+
+
+def _deliver(
+    solve: Callable[[], Mapping[str, MatrixNormal]],
+    devices: Mapping[str, torch.device],
+    team: Team,
+    doing: str,
+) -> dict[str, MatrixNormal]:
+    """The priors that every rank solves for, in all of them, each on its device."""
+    errors: list[Exception] = []
+    content: dict[_Key, Tensor] = {}
+    with _kept(errors):
+        content = {(n, k): x for n, prior in solve().items() for k, x in _factors(prior).items()}
+    forms_of_mine = {key: _Form.of(factor) for key, factor in content.items()}
+    listed = team.agree(errors, forms_of_mine, doing)
+    device = next(iter(devices.values()))
+    parcels: list[_Parcel] = []
+    with _kept(errors):
+        for rank, forms in enumerate(listed):
+            parcels.append(_Parcel(forms, device, content if rank == team.rank else {}))
+    team.agree(errors, None, doing=", ".join(devices))
+    received: dict[str, dict[str, Tensor]] = defaultdict(dict)
+    for rank, parcel in enumerate(parcels):
+        team.broadcast(parcel.buffers, rank)
+        for (name, key), factor in parcel.unpack().items():
+            received[name][key] = factor.to(devices[name])
+    return {name: _prior(received[name]) for name in devices}
 
 
 @contextmanager

@@ -27,8 +27,9 @@ from adareg.nn.sources import Given, Observed, Source, enough
 FIRST, GROWTH = 50, 1.3
 
 
-#: Draws from a posterior: so many, fewer of a weight with many entries, at least so many.
-DRAWS, FEWEST, _ENTRIES = 400, 100, 2**27
+#: Draws from a posterior: at most and at least, in between as many as have so many entries; and how
+#: many of them are made at once, to bound memory.
+_MOST, _LEAST, _ENTRIES, _AT_ONCE = 400, 100, 2**27, 10
 
 
 class Correlations(NamedTuple):
@@ -205,10 +206,10 @@ class Evidence:
             )
         found = evidence.posterior(prior, curvature, self._effective_samples)
         generator = torch.Generator("cpu").manual_seed(self.updates)
-        count = min(DRAWS, max(FEWEST, _ENTRIES // weight.numel()))
+        count = min(_MOST, max(_LEAST, _ENTRIES // weight.numel()))
         drawn = []
-        for _ in range(0, count, FEWEST // 10):  # a few at a time, to bound memory
-            weights = evidence.sample(weight, found, prior, FEWEST // 10, generator)
+        for _ in range(0, count, _AT_ONCE):
+            weights = evidence.sample(weight, found, prior, _AT_ONCE, generator)
             if jacobian.ignores_common_row(curvature):
                 weights = weights - weights.mean(-2, keepdim=True)
             drawn.append(correlation(weights).to(result_dtype(weight)))

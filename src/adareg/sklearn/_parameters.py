@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from adareg.core.spectrum import BOUNDS, check_bounds
-from adareg.nn.arguments import check_any_rule
+from adareg.nn.arguments import STRENGTH, check_any_rule
 from adareg.nn.select import Selection
 
 Check = tuple[Callable[[Any], bool], str]
@@ -47,7 +47,7 @@ class Parameters:
     n_iter_no_change: float = 10
     max_fun: int = 15000
 
-    strength: float | Literal["auto"] | None = 1e-4
+    strength: float | Literal["auto"] | None = STRENGTH
     rule: str = "alternating"
     bounds: tuple[float, float] = BOUNDS
     layers: Selection = "last"
