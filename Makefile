@@ -27,8 +27,8 @@ docs: .venv/installed
 
 # What README and results/ show of the committed records.
 results: .venv/installed
-	$(BIN)/python docs/tables.py
-	$(BIN)/python docs/results.py
+	$(BIN)/python tools/tables.py
+	$(BIN)/python tools/results.py
 
 check: test lint types docs
 

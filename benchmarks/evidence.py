@@ -5,7 +5,7 @@ python benchmarks/evidence.py sensitivity OUT    OUT.json and OUT.svg: one const
 python benchmarks/evidence.py deep OUT           OUT.json: deep plain networks, which can collapse
 python benchmarks/evidence.py depths OUT         OUT.json: which depth has the highest evidence
 
-``docs/tables.py`` makes the tables of docs/evidence.md from all but the second.
+``tools/tables.py`` makes the tables of docs/evidence.md from all but the second.
 
 Small multilayer perceptrons on data that comes with scikit-learn, Adam, paired seeds.
 """

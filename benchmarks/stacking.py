@@ -16,11 +16,11 @@ from pathlib import Path
 import torch
 
 from adareg.bench.report import machine
-from adareg.lab import alone
-from adareg.lab.config import Config
 from adareg.lab.data import Dataset
-from adareg.lab.engine import Data, Replica, Trainer, products, stacks
-from adareg.lab.models import ARCHITECTURES
+from adareg.lab.train import plain_loop
+from adareg.lab.train.config import Config
+from adareg.lab.train.networks import ARCHITECTURES
+from adareg.lab.train.stacked import Data, Replica, Trainer, products, stacks
 
 METHODS = ("none", "weight-decay", "dropout", "batch-norm", "decov", "adareg")
 ARCHITECTURE = ARCHITECTURES["mnist"]
@@ -98,11 +98,11 @@ def measure(
         x, y = source.x_train.to(device, dtype), source.y_train.to(device)
         stacked(short, data, replicas)  # compile, warm caches
         for method in METHODS:
-            alone.train(Replica(method, 0), short, x, y)
+            plain_loop.train(Replica(method, 0), short, x, y)
         for _ in range(repetitions):
             together.append(seconds(device, lambda: stacked(config, data, replicas)))
             one_by_one.append(
-                seconds(device, lambda: [alone.train(r, short, x, y) for r in replicas])
+                seconds(device, lambda: [plain_loop.train(r, short, x, y) for r in replicas])
             )
         peak = peak_flops(device)
     epochs, few = config.blocks * config.epochs, short.blocks * short.epochs

@@ -3,7 +3,7 @@
 import torch
 
 from adareg.lab.data import Dataset
-from adareg.lab.models import ARCHITECTURES
+from adareg.lab.train.networks import ARCHITECTURES
 
 
 def fake(name, n_train=40, n_test=24):

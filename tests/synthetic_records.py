@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from adareg.lab import records
-from adareg.lab.engine import Replica
 from adareg.lab.experiments import EXPERIMENTS
+from adareg.lab.run import records
+from adareg.lab.train.stacked import Replica
 
 #: What every network is like, unless a world says otherwise.
 LEVELS = {

@@ -21,7 +21,7 @@ from adareg.cli import app
 from adareg.core import rules
 from adareg.lab import data
 from adareg.lab.experiments import EXPERIMENTS
-from adareg.lab.methods import METHODS
+from adareg.lab.train.methods import METHODS
 from adareg.nn import layout
 
 ROOT = Path(__file__).parents[1]
@@ -194,7 +194,7 @@ def test_every_page_can_be_found():
 
 
 def test_figures_are_those_that_the_script_draws(tmp_path):
-    drawn = runpy.run_path(str(ROOT / "docs/figures.py"))["write"](tmp_path)
+    drawn = runpy.run_path(str(ROOT / "tools/figures.py"))["write"](tmp_path)
     committed = {path.name: path for path in ROOT.glob("docs/figures/*.svg")}
     assert committed.keys() == {path.name for path in drawn}
     for path in drawn:
@@ -204,7 +204,7 @@ def test_figures_are_those_that_the_script_draws(tmp_path):
 
 
 def test_docstrings_become_markdown():
-    as_markdown = runpy.run_path(str(ROOT / "docs/docstrings.py"))["as_markdown"]
+    as_markdown = runpy.run_path(str(ROOT / "tools/docstrings.py"))["as_markdown"]
     text = "See :func:`adareg.solve` and :meth:`update`.\n\n>>> 1 + 1\n2\n\nThat is all."
     assert as_markdown(text) == (
         "See [`adareg.solve`][adareg.solve] and `update`.\n\n"

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from adareg.lab.experiments import EXPERIMENTS
-from adareg.lab.records import Store
+from adareg.lab.run.records import Store
 
 ROOT = Path(__file__).parents[1]
 SIZES = (60, 240, 960, 3840, 15360, 60000)
@@ -42,7 +42,7 @@ def test_committed_records_are_found_again(name):
 @pytest.fixture(scope="module")
 def results():
     """What ``make results`` runs."""
-    return runpy.run_path(str(ROOT / "docs/results.py"))
+    return runpy.run_path(str(ROOT / "tools/results.py"))
 
 
 def test_readme_has_the_verdicts_that_the_records_give(results):
@@ -245,15 +245,15 @@ def test_what_is_said_of_choosing_by_evidence_holds():
 
 
 def test_tables_in_the_documents_are_those_of_the_records():
-    """``python docs/tables.py`` writes them."""
-    pages = runpy.run_path(str(ROOT / "docs/tables.py"))["pages"]()
+    """``python tools/tables.py`` writes them."""
+    pages = runpy.run_path(str(ROOT / "tools/tables.py"))["pages"]()
     assert len(pages) == 2
     for page, text in pages.items():
         assert page.read_text() == text
 
 
 def test_what_readme_says_of_the_small_data_benchmark_holds():
-    figures = runpy.run_path(str(ROOT / "docs/tables.py"))
+    figures = runpy.run_path(str(ROOT / "tools/tables.py"))
     found = figures["smalldata"].studied(
         figures["studies"].select(figures["studies"].readable(Store(ROOT / "results/records"))[0])
     )

@@ -18,15 +18,15 @@ except ImportError as error:  # pragma: no cover
 
 import adareg
 from adareg.bench import report
-from adareg.lab import costs, terminal
 from adareg.lab import data as datasets
-from adareg.lab import reproduce as lab
-from adareg.lab.claims import Records, judge, smalldata
-from adareg.lab.claims import show as verdicts
-from adareg.lab.cluster import Cluster
 from adareg.lab.data import show
 from adareg.lab.experiments import SCALES, find_all
-from adareg.lab.records import NoRecordsError, Store
+from adareg.lab.judge.claims import Records, judge, smalldata
+from adareg.lab.judge.claims import show as verdicts
+from adareg.lab.run import costs, terminal
+from adareg.lab.run import plan as lab
+from adareg.lab.run.ray_engine import Cluster
+from adareg.lab.run.records import NoRecordsError, Store
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 data_app = typer.Typer(no_args_is_help=True, help="The data sets of the experiments.")

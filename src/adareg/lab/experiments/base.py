@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from adareg.lab.config import Config
+from adareg.lab.train.config import Config
 
 #: smoke: seconds, to see that it runs; small: minutes on two cores; paper: the paper's own sizes.
 SCALES = ("smoke", "small", "paper")

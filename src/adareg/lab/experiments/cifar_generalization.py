@@ -1,7 +1,7 @@
 """Fig. 2 (fig:multiclass), panels c and d: CIFAR-10 accuracy as the training set grows."""
 
-from adareg.lab.config import Config
 from adareg.lab.experiments.base import COMPARED, Experiment, grid
+from adareg.lab.train.config import Config
 
 SIZES = tuple(range(5_000, 50_001, 5_000))
 

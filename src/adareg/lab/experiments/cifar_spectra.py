@@ -1,8 +1,8 @@
 """Fig. 4 (fig:rank_norm), panels c and d: stable rank and spectral norm on CIFAR-10."""
 
-from adareg.lab.config import Config
 from adareg.lab.experiments import cifar_generalization
 from adareg.lab.experiments.base import Experiment
+from adareg.lab.train.config import Config
 
 
 def cells(scale: str) -> list[Config]:

@@ -1,8 +1,8 @@
 """The generalization study on scikit-learn's bundled digits: nothing to download."""
 
-from adareg.lab.config import Config
 from adareg.lab.experiments.base import Experiment, grid
-from adareg.lab.methods import METHODS
+from adareg.lab.train.config import Config
+from adareg.lab.train.methods import METHODS
 
 
 def cells(scale: str) -> list[Config]:

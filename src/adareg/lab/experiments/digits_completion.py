@@ -1,7 +1,7 @@
 """Many tasks, as in SARCOS, on bundled data: the lower half of a digit from the upper."""
 
-from adareg.lab.config import Config
 from adareg.lab.experiments.base import COMPARED, Experiment, grid
+from adareg.lab.train.config import Config
 
 
 def cells(scale: str) -> list[Config]:

@@ -1,7 +1,7 @@
 """Fig. 5 (fig:correlation): correlations between the rows of MNIST's softmax layer."""
 
-from adareg.lab.config import Config
 from adareg.lab.experiments.base import Experiment, grid
+from adareg.lab.train.config import Config
 
 
 def cells(scale: str) -> list[Config]:

@@ -1,7 +1,7 @@
 """Appendix, Fig. 8 (fig:covprior): the learned row and column covariances."""
 
-from adareg.lab.config import Config
 from adareg.lab.experiments.base import Experiment, grid
+from adareg.lab.train.config import Config
 
 
 def cells(scale: str) -> list[Config]:

@@ -1,7 +1,7 @@
 """Fig. 2 (fig:multiclass), panels a and b: MNIST accuracy as the training set grows."""
 
-from adareg.lab.config import Config
 from adareg.lab.experiments.base import COMPARED, Experiment, grid
+from adareg.lab.train.config import Config
 
 #: 60 samples, doubled ten times; the last is the whole training set.
 SIZES = (*(60 * 2**k for k in range(10)), 60_000)

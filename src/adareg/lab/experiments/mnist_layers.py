@@ -1,7 +1,7 @@
 """Appendix, Fig. 7 (fig:mnist_diff_layer): AdaReg on the last layer, or on more of them."""
 
-from adareg.lab.config import Config
 from adareg.lab.experiments.base import Experiment, grid
+from adareg.lab.train.config import Config
 
 SIZES = (*(128 * 2**k for k in range(9)), 60_000)
 

@@ -1,7 +1,7 @@
 """Fig. 3 (fig:mnist_opt): training and test loss, epoch by epoch."""
 
-from adareg.lab.config import Config
 from adareg.lab.experiments.base import Experiment, grid
+from adareg.lab.train.config import Config
 
 
 def cells(scale: str) -> list[Config]:

@@ -1,7 +1,7 @@
 """The authors' published code beside the paper: other rules, weight decay, another schedule."""
 
-from adareg.lab.config import Config
 from adareg.lab.experiments.base import Experiment, grid
+from adareg.lab.train.config import Config
 
 
 def cells(scale: str) -> list[Config]:

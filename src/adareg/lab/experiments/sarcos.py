@@ -1,7 +1,7 @@
 """Tables 1 and 2 (tab:sarcos, tab:srank) and the last figure: seven torques of a robot arm."""
 
-from adareg.lab.config import Config
 from adareg.lab.experiments.base import COMPARED, Experiment, grid
+from adareg.lab.train.config import Config
 
 
 def cells(scale: str) -> list[Config]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from adareg.lab.config import Config
 from adareg.lab.experiments.base import Experiment
+from adareg.lab.train.config import Config
 
 PREFIX = "smalldata-"
 

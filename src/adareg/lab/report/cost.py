@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pandas as pd
 
-from adareg.lab.records import Record
 from adareg.lab.report.figures.base import Cell, Table, number
+from adareg.lab.run.records import Record
 
 _RULES = ("alternating", "joint", "dense")
 

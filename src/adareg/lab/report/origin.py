@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from adareg.lab.records import Record
 from adareg.lab.report.figures.base import Cell, Table, number
+from adareg.lab.run.records import Record
 
 _PARTS = ("device", "torch", "python", "adareg", "commit")
 

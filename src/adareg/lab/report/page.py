@@ -10,16 +10,16 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from adareg.lab.claims import CLAIMS, Claim, Effect, Judgement, Records, judge, smalldata
-from adareg.lab.claims.base import NOT_ENOUGH, NOT_REPRODUCED, PARTLY, REPRODUCED
-from adareg.lab.claims.show import SYMBOLS
-from adareg.lab.claims.smalldata import MET, NOT_MET
-from adareg.lab.claims.words import change
 from adareg.lab.experiments import EXPERIMENTS, SCALES
-from adareg.lab.records import NoRecordsError, Record, Store
+from adareg.lab.judge.claims import CLAIMS, Claim, Effect, Judgement, Records, judge, smalldata
+from adareg.lab.judge.claims.base import NOT_ENOUGH, NOT_REPRODUCED, PARTLY, REPRODUCED
+from adareg.lab.judge.claims.show import SYMBOLS
+from adareg.lab.judge.claims.smalldata import MET, NOT_MET
+from adareg.lab.judge.claims.words import change
 from adareg.lab.report import cost, origin, render, studies
 from adareg.lab.report.figures import FIGURES, SMALL_DATA
 from adareg.lab.report.studies import Study
+from adareg.lab.run.records import NoRecordsError, Record, Store
 
 #: How a verdict looks: its symbol, and the class of its style.
 CLASSES = {REPRODUCED: "good", PARTLY: "half", NOT_REPRODUCED: "bad", NOT_ENOUGH: "open"}

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 import pandas as pd
 
-from adareg.lab.config import Config
 from adareg.lab.experiments import EXPERIMENTS, SCALES, Experiment
-from adareg.lab.records import Record, Store
+from adareg.lab.run.records import Record, Store
+from adareg.lab.train.config import Config
 
 _COVARIANCES = {"row_covariance", "col_covariance"}
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import matplotlib
 from matplotlib.figure import Figure
 
-from adareg.lab.methods import METHODS
+from adareg.lab.train.methods import METHODS
 
 #: Stands for the colour of the page's text, which differs by day and by night.
 INK = "#010203"

@@ -7,9 +7,8 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from adareg.lab import paper
 from adareg.lab.experiments import SCALES
-from adareg.lab.records import Record
+from adareg.lab.judge import published
 from adareg.lab.report import style
 from adareg.lab.report.figures import matrices
 from adareg.lab.report.figures.base import (
@@ -25,6 +24,7 @@ from adareg.lab.report.figures.base import (
 )
 from adareg.lab.report.figures.curves import Numbers
 from adareg.lab.report.studies import Study
+from adareg.lab.run.records import Record
 
 METHODS = ("none", "adareg")
 SIZES = (600, 60_000)
@@ -82,7 +82,7 @@ def _row(records: list[Record], wanted: int, n: int, method: str) -> list[Cell]:
         error = values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.nan
         return spread(float(values.mean()), float(error), digits)
 
-    said = paper.ACCURACY[wanted, method] if n == wanted else np.nan
+    said = published.ACCURACY[wanted, method] if n == wanted else np.nan
     return [
         number(n, 0),
         Cell(style.label(method), method),

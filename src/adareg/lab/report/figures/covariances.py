@@ -7,7 +7,6 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from adareg.lab.records import Record
 from adareg.lab.report import style
 from adareg.lab.report.figures import matrices
 from adareg.lab.report.figures.base import (
@@ -21,6 +20,7 @@ from adareg.lab.report.figures.base import (
     number,
     scales,
 )
+from adareg.lab.run.records import Record
 
 NAME = "mnist-covariances"
 _SIDES = {"row_covariance": "rows", "col_covariance": "columns"}

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 
-from adareg.lab.records import Record
 from adareg.lab.report import style
+from adareg.lab.run.records import Record
 
 Matrix = npt.NDArray[np.float64]
 

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from adareg.lab import paper
 from adareg.lab.experiments import COMPARED
+from adareg.lab.judge import published
 from adareg.lab.report import style
 from adareg.lab.report.figures import curves
 from adareg.lab.report.figures.base import (
@@ -42,7 +42,7 @@ def _tasks(study: Study) -> pd.DataFrame:
     table.columns = pd.Index([*keys, "mean", "standard_error", "seeds"])
     said = {
         (method, f"joint {i}"): value
-        for method, values in paper.EXPLAINED_VARIANCE.items()
+        for method, values in published.EXPLAINED_VARIANCE.items()
         for i, value in enumerate(values, 1)
     }
     pairs = zip(table["method"], table["task"], strict=True)
@@ -78,7 +78,7 @@ def _table(table: pd.DataFrame, n: int) -> Table:
             else number(np.nan)
             for task in tasks
         ]
-        said = [number(v, 4) for v in paper.EXPLAINED_VARIANCE.get(method, (np.nan,) * 7)]
+        said = [number(v, 4) for v in published.EXPLAINED_VARIANCE.get(method, (np.nan,) * 7)]
         rows += [[name, Cell("ours", "ours"), *ours], [name, Cell("paper", "paper"), *said]]
     caption = f"Table 1: explained variance, n = {n:,}: mean ± standard error; the paper's below"
     return Table(["method", "whose", *tasks], rows, caption)
@@ -123,7 +123,9 @@ def draw_spectra(studies: Studies) -> Drawing | None:
     if study is None:
         return None
     frame = study.frame()
-    tables = [curves.means(frame, m, list(paper.SPECTRA)) for m in ("stable_rank", "spectral_norm")]
+    tables = [
+        curves.means(frame, m, list(published.SPECTRA)) for m in ("stable_rank", "spectral_norm")
+    ]
     panels = curves.panels(
         *(
             (curves.MEASURES[m], partial(curves.draw_means, measure=m), table)
@@ -136,7 +138,7 @@ def draw_spectra(studies: Studies) -> Drawing | None:
         f"{curves.BAND} {scales(study)}.",
         data=pd.concat(tables),
         tables=[_spectra_table(*tables)],
-        legend=list(paper.SPECTRA),
+        legend=list(published.SPECTRA),
         notes=notes(study),
         open=True,
     )
@@ -154,7 +156,7 @@ def _spectra_table(rank: pd.DataFrame, norm: pd.DataFrame) -> Table:
         ]
         for a, b in zip(rank.to_dict("records"), norm.to_dict("records"), strict=True)
     ]
-    for method, (said_rank, said_norm) in paper.SPECTRA.items():
+    for method, (said_rank, said_norm) in published.SPECTRA.items():
         who = [Cell("paper", "paper"), number(44_484, 0), Cell(style.label(method), method)]
         rows.append([*who, number(said_rank), number(said_norm), number(np.nan)])
     head = ["whose", "n", "method", "stable rank", "spectral norm", "seeds"]

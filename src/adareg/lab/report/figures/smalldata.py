@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from adareg.lab import ranks
 from adareg.lab.experiments import GROUPS
+from adareg.lab.judge import rank_tests
 from adareg.lab.report import style
 from adareg.lab.report.figures import curves
 from adareg.lab.report.figures.base import (
@@ -63,14 +63,14 @@ def average_ranks(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
     """Average ranks in each data set, one row each: its training sizes count as one setting."""
     table = means(rows, measure)
     sign = 1 if MEASURES[measure][1] else -1
-    found = pd.DataFrame(ranks.ranks(sign * table), index=table.index, columns=table.columns)
+    found = pd.DataFrame(rank_tests.ranks(sign * table), index=table.index, columns=table.columns)
     return found.groupby("data").mean()
 
 
 def draw_ranks(axes: Axes, average: Mapping[str, float], difference: float) -> None:
     """A critical-difference diagram: bars join methods that cannot be told apart."""
     names = sorted(average, key=lambda name: average[name])
-    k, bars = len(names), ranks.groups(average, difference)
+    k, bars = len(names), rank_tests.groups(average, difference)
     axes.set(xlim=(-0.2 * k, 1.2 * k + 1), ylim=(-1.2 - 0.35 * len(bars) - (k + 1) // 2, 1.6))
     axes.set_axis_off()
     axes.plot([1, k], [0, 0], color=style.INK, linewidth=1)
@@ -112,7 +112,7 @@ def draw_diagrams(studies: Studies) -> Drawing | None:
         each = average_ranks(rows, measure)
         if each.shape[1] < 2:
             return None
-        difference = ranks.critical_difference(each.shape[1], len(each))
+        difference = rank_tests.critical_difference(each.shape[1], len(each))
         average = {str(m): float(rank) for m, rank in each.mean().items()}
         draw = partial(draw_ranks, average=average, difference=difference)
         panels.append(Panel(name, draw))
@@ -146,7 +146,7 @@ def _rank_table(each: pd.DataFrame, rows: pd.DataFrame, measure: str) -> Table:
     lines.append([Cell("all", "~"), *(number(rank, 2) for rank in each.mean())])
     if "evidence" in table and len(table) > 1:
         scores = {str(m): (table[m] * (1 if more else -1)).to_list() for m in table}
-        p = {**ranks.wilcoxon_holm(scores, "evidence"), "evidence": np.nan}
+        p = {**rank_tests.wilcoxon_holm(scores, "evidence"), "evidence": np.nan}
         lines.append([Cell("p against evidence", "~~"), *(_probability(p[m]) for m in scores)])
     caption = (
         f"Average ranks by {name}{_friedman(each)}. The last row: Wilcoxon's signed-rank test "
@@ -162,7 +162,7 @@ def _probability(p: float) -> Cell:
 def _friedman(each: pd.DataFrame) -> str:
     if min(each.shape) < 3:
         return ""
-    p = ranks.friedman(-each)
+    p = rank_tests.friedman(-each)
     return f" (all methods alike: p = {p:.2g}, Friedman's test over data sets)"
 
 

@@ -1,0 +1,1 @@
+"""Judging records: statistics, and the claims they decide."""

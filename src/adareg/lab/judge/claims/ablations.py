@@ -1,0 +1,142 @@
+"""Figs. 6 and 7 of the appendix: AdaReg with other methods, AdaReg on other layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from adareg.lab.judge.claims import grid
+from adareg.lab.judge.claims.base import MIN_SEEDS, Claim, Judgement, negligible, verdict
+from adareg.lab.judge.claims.quantities import ACCURACY, mean_by_seed
+from adareg.lab.judge.claims.view import Cell, Records
+from adareg.lab.judge.claims.words import change, several, span
+
+COMBINATIONS, LAYERS = "mnist-combinations", "mnist-layers"
+OTHER_LAYERS = ("adareg-fc", "adareg-conv", "adareg-all")
+
+#: Differences below this are none that Fig. 6 could show.
+MARGIN = 0.3
+
+
+def with_batch_norm(records: Records) -> Judgement:
+    """AdaReg and batch norm together are better than batch norm and than AdaReg, in every setting.
+
+    A gain counts from 0.1 points on; a setting is ``yes`` only against both; shares of settings by
+    ``base``'s rule.
+    """
+    others = ("batch-norm", "adareg")
+    return grid.judge(records, [COMBINATIONS], ACCURACY, others, method="adareg+batch-norm")
+
+
+def with_dropout(records: Records) -> Judgement:
+    """AdaReg and dropout together are no different from dropout alone, in every setting.
+
+    A setting is ``yes`` when the interval of the difference lies within ± 0.3 points, ``no`` when
+    it does not and excludes zero; shares of settings by ``base``'s rule.
+    """
+    method, other = "adareg+dropout", "dropout"
+    cells = records.cells([COMBINATIONS], (method, other))
+    found = grid.rows(cells, ACCURACY, method, [other])
+    if not found:
+        return grid.lacking(records, [COMBINATIONS], (method, other))
+    effects = [row.effects[other] for row in found]
+    states = [negligible(effect, MARGIN) for effect in effects]
+    decided = verdict(states)
+    means = grid.summaries(found, ACCURACY, method, [other])
+    average = f", on average {change(means[other])}" if means else ""
+    return Judgement(
+        verdict=decided,
+        measured=f"AdaReg + dropout and dropout differ by less than {MARGIN} points in "
+        f"{states.count('yes')} of {several(len(found), 'setting')}, surely by something in "
+        f"{states.count('no')}: {span(effects)}{average} "
+        f"({grid.circumstances(found, (method, other))}).",
+        effects=(*means.values(), *effects),
+        missing=grid.more_seeds(decided, [row.cell for row in found], (method, other))
+        or grid.incomplete(records, [COMBINATIONS], [row.cell for row in found]),
+    )
+
+
+def last_layer_best(records: Records) -> Judgement:
+    """AdaReg on the last layer against fully connected, convolution and all layers, at every size.
+
+    A gain counts from 0.1 points on; a size is ``yes`` only against all three; shares of sizes by
+    ``base``'s rule.
+    """
+    return grid.judge(records, [LAYERS], ACCURACY, OTHER_LAYERS)
+
+
+def last_layer_small(records: Records) -> Judgement:
+    """The last layer's lead is larger at small training sizes.
+
+    The lead over the mean of the three other choices, averaged over the smaller half of the sizes,
+    less that over the larger half (the middle one of an odd number is in neither), paired by seed;
+    it counts from 0.1 points on.
+    """
+    methods = ("adareg", *OTHER_LAYERS)
+    cells = [c for c in records.cells([LAYERS], methods) if c.seeds(methods) >= MIN_SEEDS]
+    cells.sort(key=lambda cell: cell.n)
+    half = len(cells) // 2
+    if not half:
+        return grid.lacking(records, [LAYERS], methods)
+    small, large = cells[:half], cells[-half:]
+    differences = ACCURACY.differences(_lead(small), _lead(large))
+    what = f"lead of the last layer, n ≤ {small[-1].n:,} − n ≥ {large[0].n:,}"
+    effect = ACCURACY.effect(what, differences)
+    if effect is None:
+        return grid.lacking(records, [LAYERS], methods)
+    decided = verdict([ACCURACY.state(effect)])
+    return Judgement(
+        verdict=decided,
+        measured=f"The last layer's lead over the other choices is larger by {change(effect)} for "
+        f"n ≤ {small[-1].n:,} than for n ≥ {large[0].n:,} "
+        f"({grid.about(cells, [effect], methods)}).",
+        effects=(effect,),
+        missing=grid.more_seeds(decided, cells, methods)
+        or grid.incomplete(records, [LAYERS], cells),
+    )
+
+
+def _lead(cells: Sequence[Cell]) -> dict[int, float]:
+    """By seed: accuracy with the last layer less the mean of the others, over some settings."""
+    leads = []
+    for cell in cells:
+        others = [cell.values(method, ACCURACY.measure) for method in OTHER_LAYERS]
+        last = cell.values("adareg", ACCURACY.measure)
+        leads.append(ACCURACY.differences(last, mean_by_seed(others)))
+    return mean_by_seed(leads)
+
+
+ABLATIONS = [
+    Claim(
+        key="with-batch-norm",
+        title="AdaReg and batch norm together beat either",
+        paper="Combining AdaReg with batch norm can further improve the generalization.",
+        where="Fig. 6",
+        experiments=(COMBINATIONS,),
+        judge=with_batch_norm,
+    ),
+    Claim(
+        key="with-dropout",
+        title="AdaReg adds nothing to dropout",
+        paper="No significant difference when combining AdaReg with dropout.",
+        where="Fig. 6",
+        experiments=(COMBINATIONS,),
+        judge=with_dropout,
+    ),
+    Claim(
+        key="last-layer-best",
+        title="AdaReg works best on the last layer alone",
+        paper="The softmax layer alone generalizes best, compared with AdaReg on all fully "
+        "connected, all convolution or all layers.",
+        where="Fig. 7",
+        experiments=(LAYERS,),
+        judge=last_layer_best,
+    ),
+    Claim(
+        key="last-layer-small",
+        title="The last layer's lead is larger with little data",
+        paper="The improvement is more obvious when the training set is small.",
+        where="Fig. 7",
+        experiments=(LAYERS,),
+        judge=last_layer_small,
+    ),
+]

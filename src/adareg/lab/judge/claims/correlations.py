@@ -1,0 +1,176 @@
+"""Fig. 5: correlations between the rows of MNIST's softmax layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from adareg.lab.judge.claims import grid
+from adareg.lab.judge.claims.base import (
+    MIN_SEEDS,
+    Claim,
+    Effect,
+    Judgement,
+    state,
+    verdict,
+)
+from adareg.lab.judge.claims.quantities import CORRELATION, Quantity
+from adareg.lab.judge.claims.view import Cell, Records
+from adareg.lab.judge.claims.words import change, number
+from adareg.lab.run.records import Record
+
+SIZES = (600, 60_000)
+EXPERIMENTS = ("mnist-correlations", "mnist-optimization", "mnist-generalization")
+METHODS = ("adareg", "none")
+#: Pairs of digits, and the sign that the paper sees in their correlation.
+PAIRS = {(1, 7): 1, (1, 8): -1}
+#: What may differ between the two sizes: it does not shape the training.
+APART = {"n", "evaluate_every", "covariances"}
+#: A correlation nearer to zero than this does not count.
+RELEVANT = 0.05
+
+
+def cells_of(records: Records, methods: Sequence[str]) -> list[Cell]:
+    """The two settings of Fig. 5, wherever there are networks of them."""
+    return [
+        cell
+        for n in SIZES
+        for cell in records.cells(EXPERIMENTS, methods, n=n, batch=256)
+        if cell.seeds(methods) >= MIN_SEEDS
+    ]
+
+
+def stronger(records: Records) -> Judgement:
+    """The mean absolute correlation of the rows is higher with AdaReg, at both training sizes.
+
+    A difference counts from 0.01 on. Both sizes ``yes``: reproduced; one of them: partly; both
+    ``no``, or one ``no`` and the other unclear: not reproduced.
+    """
+    found = grid.rows(cells_of(records, METHODS), CORRELATION, "adareg", ["none"])
+    if not found:
+        return grid.lacking(records, EXPERIMENTS, METHODS)
+    effects = [row.effects["none"] for row in found]
+    decided = verdict([CORRELATION.state(effect) for effect in effects])
+    parts = [
+        f"{_level(row.cell, 'none')} without and {_level(row.cell, 'adareg')} with AdaReg at "
+        f"n = {row.cell.n:,} ({change(effect, 3)})"
+        for row, effect in zip(found, effects, strict=True)
+    ]
+    return Judgement(
+        verdict=decided,
+        measured=f"Mean absolute correlation {', '.join(parts)} "
+        f"({grid.circumstances(found, METHODS)}).",
+        effects=tuple(effects),
+        missing=_missing(records, decided, [row.cell for row in found], METHODS),
+    )
+
+
+def _level(cell: Cell, method: str) -> str:
+    values = cell.values(method, CORRELATION.measure).values()
+    return number(sum(values) / len(values), 3)
+
+
+def _missing(
+    records: Records, decided: str, cells: Sequence[Cell], methods: Sequence[str]
+) -> tuple[str, ...]:
+    """More seeds, or the training size that has not been run."""
+    return grid.more_seeds(decided, cells, methods) or grid.incomplete(
+        records, EXPERIMENTS[:1], cells, 256
+    )
+
+
+def growing(records: Records) -> Judgement:
+    """AdaReg's lead in mean absolute correlation is larger at n = 60,000 than at n = 600.
+
+    The difference of the two leads, paired by seed, counts from 0.01 on. The two settings must
+    have the same config but for n and for what is recorded.
+    """
+    cells = cells_of(records, METHODS)
+    if len(cells) < len(SIZES) or not cells[0].like(cells[1], APART):
+        return grid.lacking(records, EXPERIMENTS, METHODS)
+    small, large = (
+        CORRELATION.differences(*(cell.values(method, CORRELATION.measure) for method in METHODS))
+        for cell in cells
+    )
+    what = "AdaReg's lead in mean absolute correlation, n = 60,000 − n = 600"
+    effect = CORRELATION.effect(what, CORRELATION.differences(large, small))
+    if effect is None:
+        return grid.lacking(records, EXPERIMENTS, METHODS)
+    decided = verdict([CORRELATION.state(effect)])
+    return Judgement(
+        verdict=decided,
+        measured=f"From n = 600 to 60,000 AdaReg's lead over no regularizer changes by "
+        f"{change(effect, 3)} ({grid.about(cells, [effect], METHODS)}).",
+        effects=(effect,),
+        missing=grid.more_seeds(decided, cells, METHODS),
+    )
+
+
+def digits(records: Records) -> Judgement:
+    """With AdaReg, rows 1 and 7 are positively correlated, rows 1 and 8 negatively, at both sizes.
+
+    A correlation counts from 0.05 on, in absolute value; the mean over seeds must have the claimed
+    sign. Shares of the four answers by ``base``'s rule.
+    """
+    cells = cells_of(records, ["adareg"])
+    found = [(pair, e) for cell in cells for pair, e in _pairs(cell)]
+    if not found:
+        return grid.lacking(records, EXPERIMENTS, ["adareg"])
+    decided = verdict([state(effect, PAIRS[pair], RELEVANT) for pair, effect in found])
+    effects = [effect for _, effect in found]
+    parts = [f"{effect.what.removeprefix('correlation ')}: {change(effect)}" for effect in effects]
+    return Judgement(
+        verdict=decided,
+        measured=f"Correlation of rows with AdaReg: {'; '.join(parts)} "
+        f"({grid.about(cells, effects, ['adareg'])}).",
+        effects=tuple(effects),
+        missing=_missing(records, decided, cells, ["adareg"]),
+    )
+
+
+def _pairs(cell: Cell) -> list[tuple[tuple[int, int], Effect]]:
+    found = []
+    for pair in PAIRS:
+        quantity = _entry(pair)
+        values = cell.values("adareg", quantity.measure)
+        what = f"{quantity.name}, n = {cell.n:,}"
+        if effect := quantity.effect(what, values):
+            found.append((pair, effect))
+    return found
+
+
+def _entry(pair: tuple[int, int]) -> Quantity:
+    i, j = pair
+
+    def measure(record: Record) -> float:
+        return float(record["arrays"]["correlation"][i][j])
+
+    return Quantity(name=f"correlation {i}–{j}", measure=measure, unit="", relevant=RELEVANT)
+
+
+CORRELATIONS = [
+    Claim(
+        key="correlation-stronger",
+        title="AdaReg makes the softmax layer's rows more correlated",
+        paper="Training with AdaReg leads to weights with stronger correlations.",
+        where="Fig. 5",
+        experiments=EXPERIMENTS,
+        judge=stronger,
+    ),
+    Claim(
+        key="correlation-growing",
+        title="AdaReg adds more correlation with more data",
+        paper="The stronger correlations are more evident when the training set is large "
+        "(60,000 against 600).",
+        where="Fig. 5",
+        experiments=EXPERIMENTS,
+        judge=growing,
+    ),
+    Claim(
+        key="correlation-digits",
+        title="Rows of similar digits correlate, of dissimilar ones the opposite",
+        paper="1 and 7 have a positive correlation, 1 and 8 a negative one.",
+        where="Fig. 5",
+        experiments=EXPERIMENTS,
+        judge=digits,
+    ),
+]

@@ -1,0 +1,127 @@
+"""Fig. 2, the accuracies under Fig. 5, and batch sizes: test accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from adareg.lab.experiments import COMPARED
+from adareg.lab.judge import published
+from adareg.lab.judge.claims import grid
+from adareg.lab.judge.claims.base import (
+    MIN_SEEDS,
+    NOT_ENOUGH,
+    NOT_REPRODUCED,
+    PARTLY,
+    REPRODUCED,
+    Claim,
+    Effect,
+    Judgement,
+)
+from adareg.lab.judge.claims.quantities import ACCURACY, POINT
+from adareg.lab.judge.claims.view import Records
+from adareg.lab.judge.claims.words import change, number
+
+OTHERS = tuple(name for name in COMPARED if name not in ("none", "adareg"))
+
+
+def improves(records: Records, experiment: str) -> Judgement:
+    """AdaReg against no regularizer at every training size and batch size.
+
+    A gain counts from 0.1 points of test accuracy on; shares of settings by ``base``'s rule.
+    """
+    return grid.judge(records, [experiment], ACCURACY, ["none"])
+
+
+def best(records: Records, experiment: str) -> Judgement:
+    """AdaReg against weight decay, dropout, batch norm and DeCov at every size and batch size.
+
+    A setting is won when AdaReg is ahead of all four, lost when one of them is not surely behind by
+    a gain of 0.1 points; shares of settings by ``base``'s rule.
+    """
+    return grid.judge(records, [experiment], ACCURACY, OTHERS)
+
+
+def accuracy(records: Records, n: int, experiments: Sequence[str]) -> Judgement:
+    """The gain in test accuracy at one training size, batch 256, beside the paper's.
+
+    Reproduced: the interval is above zero and the gain is at least half of the paper's. Partly:
+    above zero, but less than half. Not reproduced: a gain of 0.1 points is excluded. Otherwise
+    there is not enough data.
+    """
+    methods = ("none", "adareg")
+    cells = records.cells(experiments, methods, n=n, batch=256)
+    rows = grid.rows(cells, ACCURACY, "adareg", ["none"])
+    if not rows:
+        return _without(records, n, experiments)
+    cell, effect = rows[0].cell, rows[0].effects["none"]
+    levels = [cell.values(method, ACCURACY.measure) for method in methods]
+    none, adareg = (number(sum(values.values()) / len(values)) for values in levels)
+    verdict = _gain(effect, published.ACCURACY[n, "adareg"] - published.ACCURACY[n, "none"])
+    return Judgement(
+        verdict=verdict,
+        measured=f"{none} % without and {adareg} % with AdaReg at n = {n:,}: {change(effect)} "
+        f"({grid.circumstances(rows, methods)}).",
+        effects=(effect,),
+        missing=grid.more_seeds(verdict, [cell], methods),
+    )
+
+
+def _gain(effect: Effect, paper: float) -> str:
+    if effect.high < POINT:
+        return NOT_REPRODUCED
+    if effect.low <= 0:
+        return NOT_ENOUGH
+    return REPRODUCED if effect.value >= paper / 2 else PARTLY
+
+
+def _without(records: Records, n: int, experiments: Sequence[str]) -> Judgement:
+    found = grid.lacking(records, experiments, ("none", "adareg"))
+    text = f"No {MIN_SEEDS} seeds with and without AdaReg at n = {n:,}, batch 256."
+    return Judgement(verdict=found.verdict, measured=text, missing=found.missing)
+
+
+def _claims(data: str, name: str, panels: str) -> list[Claim]:
+    experiment = f"{data}-generalization"
+    return [
+        Claim(
+            key=f"{data}-improves",
+            title=f"AdaReg improves accuracy on {name}",
+            paper="AdaReg improves generalization under both minibatch settings, 256 and 2048.",
+            where=f"Fig. 2 {panels}",
+            experiments=(experiment,),
+            judge=partial(improves, experiment=experiment),
+        ),
+        Claim(
+            key=f"{data}-generalization",
+            title=f"AdaReg beats the other regularizers on {name}",
+            paper="As the training set grows, AdaReg consistently generalizes better than weight "
+            "decay, dropout, batch norm and DeCov.",
+            where=f"Fig. 2 {panels}",
+            experiments=(experiment,),
+            judge=partial(best, experiment=experiment),
+        ),
+    ]
+
+
+def _accuracy_claim(n: int, key: str, experiments: tuple[str, ...]) -> Claim:
+    none, adareg = (published.ACCURACY[n, method] for method in ("none", "adareg"))
+    return Claim(
+        key=key,
+        title=f"MNIST accuracy with {n:,} training images",
+        paper=f"{none:.2f} % without, {adareg:.2f} % with AdaReg: a gain of "
+        f"{adareg - none:.2f} points.",
+        where="Fig. 5",
+        experiments=experiments,
+        judge=partial(accuracy, n=n, experiments=experiments),
+    )
+
+
+GENERALIZATION = [
+    *_claims("mnist", "MNIST", "a, b"),
+    *_claims("cifar", "CIFAR-10", "c, d"),
+]
+ACCURACIES = [
+    _accuracy_claim(600, "mnist-600", ("mnist-correlations", "mnist-optimization")),
+    _accuracy_claim(60_000, "mnist-60000", ("mnist-correlations", "mnist-generalization")),
+]

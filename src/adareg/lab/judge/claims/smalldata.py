@@ -1,0 +1,290 @@
+"""What was asked of the evidence rule before it was measured, and what the benchmark says.
+
+A cell is a data set at a training size; its quality is accuracy, or explained variance, in points.
+Comparisons are of the same seeds: same initial weights, samples and batches. Most criteria have
+two readings. *Strict*: the mean over seeds is not lower. *Lenient*: it is not lower by more than
+the standard error of the paired differences. A criterion is ``met`` in the strict reading,
+``partly`` if only the lenient one holds, else ``not met``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median, stdev
+from typing import Any
+
+from adareg.lab.experiments import GROUPS
+from adareg.lab.judge.bootstrap import interval
+from adareg.lab.judge.claims.base import MIN_SEEDS, NOT_ENOUGH, PARTLY, Claim, Effect, Judgement
+from adareg.lab.judge.claims.view import Cell, Records
+from adareg.lab.judge.claims.words import change, label, number, several, signed
+from adareg.lab.run.records import Record
+from adareg.lab.train.methods import METHODS
+
+MET, NOT_MET = "met", "not met"
+
+#: Shares of cells, and ratios of cost, that were asked for.
+NINE_TENTHS, FOUR_FIFTHS = 0.9, 0.8
+CHEAPER, PLAIN = 10.0, 1.2
+
+EXPERIMENTS = tuple(experiment.name for experiment in GROUPS["smalldata"])
+COMMAND = "adareg reproduce smalldata --scale paper"
+
+
+def quality(record: Record) -> float:
+    """Accuracy or explained variance in points; 0 for a network that diverged."""
+    metrics: Mapping[str, Any] = record["metrics"]
+    name = "test_accuracy" if "test_accuracy" in metrics else "test_explained_variance"
+    return 0.0 if metrics[name] is None or metrics["diverged"] else 100 * float(metrics[name])
+
+
+def cost(record: Record) -> float:
+    """Of all trainings behind a network, one after another and alone; a plain one costs 1."""
+    metrics: Mapping[str, Any] = record["metrics"]
+    return float(metrics["alone_seconds"] / metrics["plain_seconds"] * metrics["trainings"])
+
+
+def cells(records: Records, *methods: str) -> list[Cell]:
+    """The cells that have enough seeds of all of some methods, at the largest scale there is."""
+    scale = records.scale(*EXPERIMENTS)
+    found = [cell for name in EXPERIMENTS for cell in records.cells((name,), methods)]
+    return [cell for cell in found if cell.scale == scale and _is_enough(cell, methods)]
+
+
+def _is_enough(cell: Cell, methods: Sequence[str]) -> bool:
+    seeds = [cell.values(method, quality).keys() for method in methods]
+    return len(set.intersection(*map(set, seeds))) >= MIN_SEEDS
+
+
+def differences(cell: Cell, method: str, other: str) -> dict[int, float]:
+    """By how many points a method is better than another, by seed."""
+    one, two = (cell.values(name, quality) for name in (method, other))
+    return {seed: one[seed] - two[seed] for seed in sorted(one.keys() & two.keys())}
+
+
+def in_cell(cell: Cell, method: str, other: str) -> Effect:
+    """The difference of two methods in a cell, with its interval."""
+    values = list(differences(cell, method, other).values())
+    mean, low, high = interval(values)
+    what = f"{_name(method)} less {_name(other)}, {cell.config['data']}, n = {cell.n:,}"
+    return Effect(what=what, value=mean, low=low, high=high, seeds=len(values), unit="points")
+
+
+def error(cell: Cell, method: str, other: str) -> float:
+    """The standard error of the mean difference."""
+    values = list(differences(cell, method, other).values())
+    return stdev(values) / math.sqrt(len(values))
+
+
+def _name(method: str) -> str:
+    return label(method).split(" (")[0]
+
+
+def _counted(records: Records, method: str, other: str, share: float) -> Judgement:
+    """Strict and lenient share of cells in which a method is no worse than another."""
+    found = cells(records, method, other)
+    if not found:
+        return _without()
+    effects = [in_cell(cell, method, other) for cell in found]
+    strict = sum(effect.value >= 0 for effect in effects)
+    lenient = sum(
+        effect.value >= -error(cell, method, other)
+        for cell, effect in zip(found, effects, strict=True)
+    )
+    enough = share * len(found)
+    verdict = MET if strict >= enough else PARTLY if lenient >= enough else NOT_MET
+    mean = fmean(effect.value for effect in effects)
+    return Judgement(
+        verdict=verdict,
+        measured=f"{_name(method).capitalize()} is not worse than {_name(other)} in {strict} of "
+        f"{several(len(found), 'cell')}, in {lenient} within one standard error; "
+        f"{number(share * 100, 0)} % were asked for. The mean difference is "
+        f"{number(mean, 2)} points.",
+        effects=tuple(sorted(effects, key=lambda effect: effect.value)),
+    )
+
+
+def weight_decay_cells(records: Records) -> Judgement:
+    """At least as good as validation-tuned weight decay in 90 % of the cells."""
+    return _counted(records, "evidence", "weight-decay", NINE_TENTHS)
+
+
+def dropout_cells(records: Records) -> Judgement:
+    """With dropout no worse than tuned dropout, at the same rate, in 80 % of the cells."""
+    return _counted(records, "evidence+dropout", "dropout", FOUR_FIFTHS)
+
+
+def never_worse(records: Records) -> Judgement:
+    """Never worse than no regularizer beyond one standard error; there is no lenient reading.
+
+    ``partly`` if it is so in nine of ten cells.
+    """
+    found = cells(records, "evidence", "none")
+    if not found:
+        return _without()
+    effects = [in_cell(cell, "evidence", "none") for cell in found]
+    worse = [
+        effect
+        for cell, effect in zip(found, effects, strict=True)
+        if effect.value < -error(cell, "evidence", "none")
+    ]
+    few = len(worse) <= (1 - NINE_TENTHS) * len(found)
+    where = "".join(f"; {e.what.split(', ', 1)[1]}: {number(e.value, 2)}" for e in worse)
+    return Judgement(
+        verdict=MET if not worse else PARTLY if few else NOT_MET,
+        measured=f"Worse than no regularizer by more than one standard error in {len(worse)} of "
+        f"{several(len(found), 'cell')}{where}.",
+        effects=tuple(sorted(effects, key=lambda effect: effect.value)),
+    )
+
+
+def on_average(records: Records) -> Judgement:
+    """Better than tuned weight decay on average over cells, the 95 % interval above zero.
+
+    Each seed's difference is averaged over all cells; the interval is over seeds. ``partly`` if
+    the mean is above zero and the interval is not.
+    """
+    found = cells(records, "evidence", "weight-decay")
+    seeds = _common_seeds(found, "evidence", "weight-decay")
+    if len(seeds) < MIN_SEEDS:
+        return _without()
+    each = [differences(cell, "evidence", "weight-decay") for cell in found]
+    overall = _effect("all cells", [fmean(one[seed] for one in each) for seed in seeds])
+    effects = [overall, *_by_data(found, each, seeds)]
+    verdict = MET if overall.low > 0 else PARTLY if overall.value > 0 else NOT_MET
+    middle = median(fmean(one.values()) for one in each)
+    return Judgement(
+        verdict=verdict,
+        measured=f"Evidence less tuned weight decay, mean of {several(len(found), 'cell')}: "
+        f"{change(overall)}; in the median cell {signed(middle, 2)}.",
+        effects=tuple(effects),
+    )
+
+
+def _by_data(
+    found: Sequence[Cell], each: Sequence[Mapping[int, float]], seeds: Sequence[int]
+) -> list[Effect]:
+    names = dict.fromkeys(cell.config["data"] for cell in found)
+    return [
+        _effect(
+            name,
+            [
+                fmean(o[seed] for c, o in zip(found, each, strict=True) if c.config["data"] == name)
+                for seed in seeds
+            ],
+        )
+        for name in names
+    ]
+
+
+def _effect(what: str, values: Sequence[float]) -> Effect:
+    mean, low, high = interval(values)
+    return Effect(what=what, value=mean, low=low, high=high, seeds=len(values), unit="points")
+
+
+def _common_seeds(found: Sequence[Cell], method: str, other: str) -> list[int]:
+    each = [set(differences(cell, method, other)) for cell in found]
+    return sorted(set.intersection(*each)) if each else []
+
+
+def cheap(records: Records) -> Judgement:
+    """At least 10 times cheaper than every tuned method, at most 1.2 times one plain training.
+
+    Costs are of all trainings, tuning included, of one network alone; ratios are geometric
+    means over cells. ``partly`` if one of both holds.
+    """
+    tuned = [m for m in ("weight-decay", "dropout", "decov", "adareg") if METHODS[m].tunes]
+    methods = ("evidence", "none", *tuned)
+    found = [
+        cell
+        for cell in cells(records, *methods)
+        if all(any(c > 0 for c in cell.values(m, cost).values()) for m in methods)
+    ]
+    if not found:
+        return _without()
+    below = {name: _ratio(found, name, "evidence") for name in tuned}
+    above = _ratio(found, "evidence", "none")
+    nearest = min(below, key=lambda name: below[name].value)
+    holds = [below[nearest].value >= CHEAPER, above.value <= PLAIN]
+    return Judgement(
+        verdict=MET if all(holds) else PARTLY if any(holds) else NOT_MET,
+        measured=f"One evidence training costs {number(above.value, 2)} times a plain one "
+        f"({number(above.low, 2)} to {number(above.high, 2)} over cells); {label(nearest)} with "
+        f"its trials costs {number(below[nearest].value, 1)} times as much as evidence, the "
+        f"other tuned methods more.",
+        effects=(above, *below.values()),
+    )
+
+
+def _ratio(found: Sequence[Cell], method: str, other: str) -> Effect:
+    """How many times the cost of another method: geometric mean, smallest and largest cell."""
+    ratios = []
+    for cell in found:
+        one, two = (
+            fmean(c for c in cell.values(name, cost).values() if c > 0) for name in (method, other)
+        )
+        ratios.append(one / two)
+    mean = math.exp(fmean(map(math.log, ratios)))
+    what = f"cost of {_name(method)} over {_name(other)} (geometric mean, least, most)"
+    low, high, seeds = min(ratios), max(ratios), min(c.seeds((method, other)) for c in found)
+    return Effect(what=what, value=mean, low=low, high=high, seeds=seeds, unit="times")
+
+
+def _without() -> Judgement:
+    text = f"No cell of the small-data benchmark has {MIN_SEEDS} seeds of the methods compared."
+    return Judgement(verdict=NOT_ENOUGH, measured=text, missing=(COMMAND,))
+
+
+def _criterion(key: str, title: str, asked: str, judge: Any) -> Claim:
+    return Claim(
+        key=key,
+        title=title,
+        paper=asked,
+        where="small data",
+        experiments=EXPERIMENTS,
+        judge=judge,
+    )
+
+
+CRITERIA: dict[str, Claim] = {
+    claim.key: claim
+    for claim in (
+        _criterion(
+            "evidence-weight-decay",
+            "As good as tuned weight decay",
+            "At least as good as validation-tuned weight decay in 90 % of the cells.",
+            weight_decay_cells,
+        ),
+        _criterion(
+            "evidence-average",
+            "Better than it on average",
+            "Better than validation-tuned weight decay on average, 95 % interval above zero.",
+            on_average,
+        ),
+        _criterion(
+            "evidence-none",
+            "Never worse than nothing",
+            "Never worse than no regularizer beyond one standard error.",
+            never_worse,
+        ),
+        _criterion(
+            "evidence-dropout",
+            "No harm to dropout",
+            "With dropout, no worse than tuned dropout in 80 % of the cells.",
+            dropout_cells,
+        ),
+        _criterion(
+            "evidence-cost",
+            "Cheap",
+            "At least 10 times cheaper than the tuned methods, tuning included, and at most 1.2 "
+            "times one plain training.",
+            cheap,
+        ),
+    )
+}
+
+
+def judge(records: Records) -> dict[str, Judgement]:
+    """Judge every criterion, by key."""
+    return {key: criterion.judge(records) for key, criterion in CRITERIA.items()}

@@ -1,0 +1,1 @@
+"""Running experiments: what is missing is planned, trained and recorded."""

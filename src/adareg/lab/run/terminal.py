@@ -1,0 +1,162 @@
+"""What a user sees of a run: live progress, and the list of what is there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from adareg.lab.experiments import EXPERIMENTS, SCALES
+from adareg.lab.run.plan import Job
+from adareg.lab.run.records import NoRecordsError, Store
+from adareg.lab.train.networks import ARCHITECTURES
+
+
+class Terminal:
+    """Tells a terminal (or a log file) how a run goes; a ``reproduce.Reporter``."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TextColumn("left"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("", total=1, rate="")
+        self._running: dict[Job, _Clock] = {}
+        self.done = self.total = 0
+
+    def __enter__(self) -> Terminal:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def plan(self, jobs: Sequence[Job], finished: int) -> None:
+        """These are to do; so many networks were there before."""
+        networks = sum(len(job.replicas) for job in jobs)
+        self.total = len(jobs)
+        self.console.print(f"{networks} networks to train, {finished} recorded already")
+        self._bar.update(self._task, total=max(1, sum(job.work for job in jobs)))
+
+    def start(self, job: Job) -> None:
+        """A job begins."""
+        self._running[job] = _Clock()
+        self._describe(job)
+
+    def advance(self, job: Job, samples: int) -> None:
+        """Its networks have seen so many more samples, in all."""
+        self._running[job].samples += samples
+        rate = _count(sum(clock.rate for clock in self._running.values()))
+        work = samples * ARCHITECTURES[job.config.data].multiply_adds
+        self._bar.update(self._task, advance=work, rate=f"{rate} samples/s")
+
+    def lose(self, job: Job, why: str) -> None:
+        """What trained it, or was about to, is gone; it begins anew."""
+        if job in self._running:
+            self.advance(job, -self._running[job].samples)
+            del self._running[job]
+        self.console.print(f"{job.title}: {why}; once more", highlight=False)
+
+    def finish(self, job: Job, path: Path) -> None:
+        """It is recorded."""
+        self.done += 1
+        clock = self._running.pop(job)
+        self.console.print(
+            f"{self.done}/{self.total} {job.title}: {len(job.replicas)} networks "
+            f"in {clock.seconds:.1f} s, {_count(clock.rate)} samples/s",
+            highlight=False,
+        )
+        if self._running:
+            self._describe(next(iter(self._running)))
+
+    def _describe(self, job: Job) -> None:
+        others = f" (and {len(self._running) - 1} more)" if len(self._running) > 1 else ""
+        self._bar.update(
+            self._task, description=f"{job.title}, {len(job.replicas)} networks{others}"
+        )
+
+
+class _Clock:
+    """How fast a job goes."""
+
+    def __init__(self) -> None:
+        self._start, self.samples = time.perf_counter(), 0
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._start
+
+    @property
+    def rate(self) -> float:
+        return self.samples / self.seconds
+
+
+def say(console: Console, line: str) -> None:
+    """Print a line with a path in it as it is: neither broken nor read as markup."""
+    console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _count(number: float) -> str:
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number:.0f}"
+
+
+def experiments(console: Console) -> None:
+    """What there is to reproduce."""
+    table = Table("experiment", "paper", "what", box=None, pad_edge=False)
+    for name, experiment in EXPERIMENTS.items():
+        table.add_row(name, experiment.figure, experiment.what)
+    console.print(table)
+    console.print(f"\nadareg reproduce NAME --scale {'|'.join(SCALES)}", highlight=False)
+
+
+def runs(store: Store, console: Console, unreadable: list[str]) -> None:
+    """What has been recorded.
+
+    Args:
+        store: the records.
+        console: where to print.
+        unreadable: a list to which is added why a file cannot be read.
+
+    Raises:
+        NoRecordsError: nothing has.
+    """
+    frame = store.frame(unreadable=unreadable)
+    if frame.empty:
+        raise NoRecordsError(store.root)
+    table = Table(
+        "experiment", "scale", "n", "batch", "methods", "seeds", "networks", "minutes",
+        box=None, pad_edge=False,
+    )  # fmt: skip
+    for (experiment, scale, batch, n), cell in frame.groupby(["experiment", "scale", "batch", "n"]):
+        row = (
+            experiment,
+            scale,
+            f"{n:,}",
+            batch,
+            cell["method"].nunique(),
+            cell["seed"].nunique(),
+            len(cell),
+            f"{cell['seconds'].sum() / 60:.1f}",
+        )
+        table.add_row(*map(str, row))
+    console.print(table)

@@ -1,0 +1,134 @@
+"""For every claim a world in which it is true and one in which it is not."""
+
+from adareg.lab.judge.claims import Records
+from synthetic_records import LEVELS, networks
+
+
+def ahead(name, by, relative=False):
+    """AdaReg differs from all other methods, everywhere, or not at all."""
+
+    def levels(method, config, true):
+        changed = LEVELS[name] * by if relative else LEVELS[name] + by
+        return {name: changed if true and method == "adareg" else LEVELS[name]}
+
+    return levels
+
+
+def batch_size(method, config, true):
+    loses = (method != "adareg") if true else (method == "adareg")
+    return {"accuracy": 89.0 if loses and config.batch == 2048 else 90.0}
+
+
+def batch_norm_loses(method, config, true):
+    loses = true and method == "batch-norm" and config.batch == 2048
+    return {"accuracy": 89.0 if loses else 90.0}
+
+
+def spectra(method, config, true):
+    shrunk = 0.8 if true and method == "adareg" else 1.0
+    return {name: LEVELS[name] * shrunk for name in ("stable_rank", "spectral_norm")}
+
+
+def growing_correlation(method, config, true):
+    more = method == "adareg" and (not true or config.n > 600)
+    return {"correlation": 0.15 if more else 0.1}
+
+
+def digit_pairs(method, config, true):
+    sign = 1 if true else -1
+    return {"pair_17": 0.3 * sign, "pair_18": -0.3 * sign}
+
+
+def with_batch_norm(method, config, true):
+    gains = {"batch-norm": 1.0, "adareg+batch-norm": 2.0 if true else 1.0}
+    return {"accuracy": 90.0 + gains.get(method, 0.0)}
+
+
+def with_dropout(method, config, true):
+    gains = {"dropout": 1.0, "adareg+dropout": 1.0 if true else 2.0}
+    return {"accuracy": 90.0 + gains.get(method, 0.0)}
+
+
+def small_sizes_lead(method, config, true):
+    lead = (2.0 if config.n < 2500 else 0.5) if true else 1.0
+    return {"accuracy": 90.0 + (lead if method == "adareg" else 0.0)}
+
+
+def clearer_covariances(method, config, true):
+    level = 0.2 if true and config.n > 600 else 0.1
+    return {"row_strength": level, "col_strength": level}
+
+
+def variance_at_bound(method, config, true):
+    return {"variance": 1e-3 if true else 5e-3}
+
+
+def same_pattern(method, config, true):
+    return {"likeness": 0.95 if true else 0.0}
+
+
+WORLDS = {
+    "mnist-improves": ("mnist-generalization", ahead("accuracy", 1.0)),
+    "mnist-generalization": ("mnist-generalization", ahead("accuracy", 1.0)),
+    "cifar-improves": ("cifar-generalization", ahead("accuracy", 1.0)),
+    "cifar-generalization": ("cifar-generalization", ahead("accuracy", 1.0)),
+    "mnist-batch-size": ("mnist-generalization", batch_size),
+    "cifar-batch-size": ("cifar-generalization", batch_size),
+    "cifar-batch-norm": ("cifar-generalization", batch_norm_loses),
+    "sarcos-explained-variance": ("sarcos", ahead("explained", 0.03)),
+    "optimum-train": ("mnist-optimization", ahead("train_loss", 0.8, relative=True)),
+    "optimum-test": ("mnist-optimization", ahead("test_loss", 0.8, relative=True)),
+    "optimum-peaks": ("mnist-optimization", ahead("peak", 1.5, relative=True)),
+    "mnist-stable-rank": ("mnist-spectra", spectra),
+    "mnist-spectral-norm": ("mnist-spectra", spectra),
+    "cifar-stable-rank": ("cifar-spectra", spectra),
+    "cifar-spectral-norm": ("cifar-spectra", spectra),
+    "sarcos-stable-rank": ("sarcos", spectra),
+    "sarcos-spectral-norm": ("sarcos", spectra),
+    "mnist-600": ("mnist-correlations", ahead("accuracy", 2.0)),
+    "mnist-60000": ("mnist-correlations", ahead("accuracy", 0.2)),
+    "correlation-stronger": ("mnist-correlations", ahead("correlation", 0.05)),
+    "correlation-growing": ("mnist-correlations", growing_correlation),
+    "correlation-digits": ("mnist-correlations", digit_pairs),
+    "with-batch-norm": ("mnist-combinations", with_batch_norm),
+    "with-dropout": ("mnist-combinations", with_dropout),
+    "last-layer-best": ("mnist-layers", ahead("accuracy", 1.0)),
+    "last-layer-small": ("mnist-layers", small_sizes_lead),
+    "covariance-clearer": ("mnist-covariances", clearer_covariances),
+    "covariance-bound": ("mnist-covariances", variance_at_bound),
+    "covariance-pattern": ("mnist-covariances", same_pattern),
+    "digits-generalization": ("digits", ahead("accuracy", 2.0)),
+    "digits-tasks": ("digits-completion", ahead("explained", 0.03)),
+    "digits-spectra": ("digits", spectra),
+}
+
+
+def world(key, true, **how):
+    """The records of a world; ``how`` is passed on to ``networks``."""
+    if key in BENCHMARKS:
+        return Records([], [BENCHMARKS[key](true, **how)])
+    experiment, levels = WORLDS[key]
+    return Records(networks(experiment, lambda m, c: levels(m, c, true), **how))
+
+
+def closed_form(true, seeds=6, noise=1.0):
+    """Errors of updates; too few seeds, or too much noise: none was measured."""
+    error = {"float32 precisions": 1e-7 if true else 1e-3} if seeds >= 3 and noise == 1 else None
+    return {
+        "machine": {"device": "abacus"},
+        "updates": [{"p": 10, "d": d, "seconds": {}, "error": error} for d in (50, 500)],
+    }
+
+
+def cost(true, seeds=6, noise=1.0):
+    """Timings of three sizes; too few seeds: only one of them."""
+    exponent, spread = (1.5 if true else 2.5), 1 + 0.01 * noise**1.5
+    rows = []
+    for d in (50, 500, 5000)[: 3 if seeds >= 3 else 1]:
+        median = (d / 50) ** exponent
+        timing = {"median": median, "low": median / spread, "high": median * spread}
+        rows.append({"p": 10, "d": d, "seconds": {"dense": timing, "joint": timing}})
+    return {"machine": {"device": "abacus"}, "updates": rows}
+
+
+BENCHMARKS = {"closed-form": closed_form, "cost": cost}

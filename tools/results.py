@@ -1,0 +1,84 @@
+"""Everything that is shown of ``results/records``, made again: ``make results``.
+
+Writes ``results/report.html``, ``results/README.md``, ``results/gain.svg``, and the parts of
+README.md that are between comments that name this file.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from pathlib import Path
+
+from adareg.lab.judge.claims import Records, judge, smalldata
+from adareg.lab.judge.claims.show import as_markdown, criteria_as_markdown, measured_as_markdown
+from adareg.lab.report import build, figure
+from adareg.lab.report.origin import summary
+from adareg.lab.run.records import Record, Store
+
+ROOT = Path(__file__).parents[1]
+RECORDS = ROOT / "results/records"
+HOW = """\
+`adareg reproduce … --scale paper`. `make results` judges the claims, draws the figure and
+writes `results/report.html`, with every other figure, again from `results/records`.
+"""
+MEASURED = """\
+# What the paper claims, and what we measured
+
+Made from `records` by `make results`, as is the page with every figure, `report.html`. Intervals
+are 95 % intervals of a paired bootstrap over seeds; with three or four seeds, Student's.
+
+The general rule: the answer of a comparison is no when its whole interval lies below the smallest
+effect that counts, otherwise yes when it lies on the claimed side of zero, otherwise open. A claim
+is reproduced when at least 90 % of its answers are yes, not reproduced when at most 10 % are,
+partly in between; there is not enough data when more than half are open.
+"""
+SECTION = re.compile(
+    r"(<!-- from tools/results\.py: ([a-z ]+) -->\n).*?(<!-- to here -->\n)", re.DOTALL
+)
+
+
+def sections() -> dict[str, str]:
+    """The parts of README that are made: the paper's claims, and the small-data benchmark."""
+    store = Store(RECORDS)
+    records = Records.of(store)
+    return {
+        "claims": f"{_origin(list(store.read()))}\n{as_markdown(judge(records))}",
+        "small data": criteria_as_markdown(smalldata.judge(records)),
+    }
+
+
+def measured() -> str:
+    """``results/README.md``: every claim with what was measured."""
+    return f"{MEASURED}\n{measured_as_markdown(judge(Records.of(Store(RECORDS))))}"
+
+
+def _origin(records: list[Record]) -> str:
+    """When, where and by which command the records came about."""
+    known = summary(records)
+    first, last = (date.fromisoformat(known[end]) for end in ("first", "last"))
+    when = f"{last.day} {last:%B %Y}"
+    when = when if first == last else f"{first.day} {first:%B %Y} to {when}"
+    where = " and ".join(
+        f"one {name}" if "NVIDIA" in name else f"CPUs ({name})" for name in known["devices"]
+    )
+    return f"{known['networks']:,} networks, trained on {where}, {when}, by\n{HOW}"
+
+
+def readme(text: str) -> str:
+    """README with its sections made anew."""
+    made = sections()
+    return SECTION.sub(lambda m: f"{m[1]}{made[m[2]]}{m[3]}", text)
+
+
+def main() -> None:
+    """Write all four."""
+    (ROOT / "results/README.md").write_text(measured(), encoding="utf-8")
+    (ROOT / "results/report.html").write_text(build(RECORDS), encoding="utf-8")
+    (ROOT / "results/gain.svg").write_text(figure(RECORDS, "gain"), encoding="utf-8")
+    page = ROOT / "README.md"
+    page.write_text(readme(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""Write the tables of docs/smalldata.md and docs/evidence.md from what is in results/.
+
+python tools/tables.py
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+
+import pandas as pd
+
+from adareg.lab.judge.claims import Records
+from adareg.lab.judge.claims.show import criteria_as_markdown
+from adareg.lab.judge.claims.smalldata import judge
+from adareg.lab.report import studies, style
+from adareg.lab.report.figures import curves, smalldata
+from adareg.lab.run.records import Store
+
+ROOT = Path(__file__).parents[1]
+BENCHMARK, RULE = ROOT / "docs/smalldata.md", ROOT / "docs/evidence.md"
+BEGIN, END = "<!-- tables: begin; written by tools/tables.py -->\n", "<!-- tables: end -->"
+
+
+def tables(records: Path, by_accuracy: Path) -> str:
+    """All tables of the benchmark, as Markdown."""
+    found = smalldata.studied(studies.select(studies.readable(Store(records))[0]))
+    if not found:
+        return "There are no records yet.\n"
+    rows = smalldata.frame(found)
+    lines = [
+        *_origin(found, rows),
+        criteria_as_markdown(judge(Records.of(Store(records)))),
+        *_ranks(rows),
+        *_costs(rows),
+        *_gains(rows),
+        *_choices(rows, Store(by_accuracy).frame()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _origin(found: list[studies.Study], rows: pd.DataFrame) -> Iterator[str]:
+    devices = sorted({str(r["environment"].get("device")) for s in found for r in s.records})
+    cells = rows.groupby(["data", "n"]).ngroups
+    scales = ", ".join(dict.fromkeys(study.scale for study in found))
+    seeds = rows["seed"].nunique()
+    yield f"{cells} cells at scale {scales}, {seeds} seeds, trained on {', '.join(devices)}."
+    yield ""
+
+
+def _ranks(rows: pd.DataFrame) -> Iterator[str]:
+    yield "Average ranks over data sets, 1 the best:"
+    yield ""
+    average = {m: smalldata.average_ranks(rows, m).mean() for m in smalldata.MEASURES}
+    yield "| method | " + " | ".join(name for name, _ in smalldata.MEASURES.values()) + " |"
+    yield "|---|" + "--:|" * len(average)
+    for method in average["quality"].sort_values().index:
+        yield (
+            f"| {_name(method)} | "
+            + " | ".join(f"{r[method]:.1f}" for r in average.values())
+            + " |"
+        )
+    yield ""
+
+
+def _costs(rows: pd.DataFrame) -> Iterator[str]:
+    machines = ", ".join(sorted(set(rows["timed_on"])))
+    yield f"Cost relative to one plain training, geometric mean over cells, timed on {machines}:"
+    yield ""
+    yield "| method | trainings | one training | all of them |"
+    yield "|---|--:|--:|--:|"
+    for row in smalldata.costs(rows).to_dict("records"):
+        numbers = f"{row['trainings']:.0f} | {row['one']:.2f} | {row['cost']:.1f}"
+        yield f"| {_name(row['method'])} | {numbers} |"
+    yield ""
+
+
+def _gains(rows: pd.DataFrame) -> Iterator[str]:
+    methods = style.ordered(rows["method"])
+    others = [method for method in methods if method != "none"]
+    level = curves.means(rows, "quality", methods).set_index(["data", "n", "method"])
+    change = curves.changes(rows, "quality", methods).set_index(["data", "n", "method"])
+    yield (
+        "Points of accuracy, or of explained variance, without a regularizer, and the change with "
+        "each method ± the standard error of paired differences:"
+    )
+    for data in dict.fromkeys(rows["data"]):
+        yield ""
+        yield f"| {data}, n | none | " + " | ".join(map(_name, others)) + " |"
+        yield "|--:|" + "--:|" * len(methods)
+        for n in sorted(set(rows.loc[rows["data"] == data, "n"])):
+            cells = [_change(change, (data, n, method)) for method in others]
+            none = f"{level.loc[(data, n, 'none'), 'mean']:.1f}".replace("-", "−")
+            yield f"| {n:,} | {none} | {' | '.join(cells)} |"
+
+
+def _choices(by_loss: pd.DataFrame, by_accuracy: pd.DataFrame) -> Iterator[str]:
+    yield ""
+    yield (
+        "Points of accuracy if trials are judged by their accuracy, and among equals by their loss "
+        "(`--set choose=accuracy`), instead of their loss:"
+    )
+    yield ""
+    cell = ["data", "n", "method"]
+    accuracy = {
+        choice: 100 * rows.groupby(cell)["test_accuracy"].mean()
+        for choice, rows in (("loss", by_loss), ("accuracy", by_accuracy))
+    }
+    methods = style.ordered(by_accuracy["method"])
+    heads = [f"{_name(method)}, by {choice}" for method in methods for choice in accuracy]
+    yield f"| data | n | {' | '.join(heads)} | evidence |"
+    yield "|---|--:|" + "--:|" * (len(heads) + 1)
+    for data, n in sorted(set(zip(by_accuracy["data"], by_accuracy["n"], strict=True))):
+        each = [accuracy[choice][data, n, m] for m in methods for choice in accuracy]
+        numbers = [f"{x:.1f}" for x in (*each, accuracy["loss"][data, n, "evidence"])]
+        yield f"| {data} | {n} | {' | '.join(numbers)} |"
+
+
+def _change(table: pd.DataFrame, key: tuple[str, int, str]) -> str:
+    if key not in table.index:
+        return "–"
+    mean, error = table.loc[key, "change"], table.loc[key, "standard_error"]
+    text = f"{mean:+.1f}".replace("-", "−")
+    return text if math.isnan(error) else f"{text} ± {error:.1f}"
+
+
+def _name(method: str) -> str:
+    return style.label(method).split(" (")[0]
+
+
+def comparison(record: Path) -> str:
+    """The table of ``benchmarks/evidence.py compare``, as Markdown."""
+    lines = [
+        "| data | n | none | best weight decay | evidence | over weight decay | cost |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for row in json.loads(record.read_text(encoding="utf-8"))["rows"]:
+        name = f"*{row['data']}*" if row["held_out"] else row["data"]
+        score, loss = row["none"]
+        cells = [name, str(row["n"]), f"{score:.2f} ({loss:.3f})"]
+        for method in ("weight_decay", "evidence"):
+            mean, error, loss = row[method]
+            cells.append(f"{mean:+.2f} ± {error:.2f} ({loss:.3f})")
+        mean, error = row["over"]
+        cells += [f"{mean:+.2f} ± {error:.2f}", f"{row['cost']:.2f}x"]
+        lines.append("| " + " | ".join(cells).replace("-", "−") + " |")
+    return "\n".join(lines) + "\n"
+
+
+def deep_networks(record: Path) -> str:
+    """The table of ``benchmarks/evidence.py deep``: mean accuracy, and how many collapsed."""
+    rows = json.loads(record.read_text(encoding="utf-8"))["rows"]
+    lines = [
+        "",
+        "Test accuracy of deep plain networks; in brackets, how many ended below 30 % on their own",
+        "training samples:",
+        "",
+        f"| layers | n | {' | '.join(rows[0]['runs'])} |",
+        "|--:|--:|" + "--:|" * len(rows[0]["runs"]),
+    ]
+    for row in rows:
+        cells = [str(row["layers"]), str(row["n"])]
+        for runs in row["runs"].values():
+            test = sum(test for _, test in runs) / len(runs)
+            collapsed = sum(train < 30 for train, _ in runs)
+            cells.append(f"{test:.0f}" + (f" ({collapsed} of {len(runs)})" if collapsed else ""))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def depths(record: Path) -> str:
+    """The table of ``benchmarks/evidence.py depths``, and how well evidence chooses."""
+    rows = json.loads(record.read_text(encoding="utf-8"))["rows"]
+    count = len(rows[0]["evidence"])
+    lines = [
+        "",
+        "Log evidence for each sample, the highest bold, and test loss, with so many hidden layers",
+        "of 32 units:",
+        "",
+        "| data | n | " + " | ".join(map(str, range(count))) + " |",
+        "|---|--:|" + "--:|" * count,
+    ]
+    right, chosen_excess, excess = 0, [], []
+    for row in rows:
+        evidence, loss = ([fmean(each) for each in row[key]] for key in ("evidence", "loss"))
+        chosen = evidence.index(max(evidence))
+        right += loss[chosen] == min(loss)
+        excess.append([100 * (x / min(loss) - 1) for x in loss])
+        chosen_excess.append(excess[-1][chosen])
+        shown = [f"{e:.2f}" for e in evidence]
+        shown[chosen] = f"**{shown[chosen]}**"
+        cells = [f"{e} ({x:.3f})" for e, x in zip(shown, loss, strict=True)]
+        line = " | ".join([row["data"], str(row["n"]), *cells])
+        lines.append(f"| {line} |".replace("-", "−"))
+    fixed = ", ".join(f"{fmean(depth):.0f} %" for depth in zip(*excess, strict=True))
+    lines += [
+        "",
+        f"The depth of the highest evidence has the lowest test loss in {right} of {len(rows)}",
+        f"rows, and in the mean {fmean(chosen_excess):.0f} % more than the lowest. With 0 to "
+        f"{count - 1} hidden layers everywhere it is {fixed} more.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def filled(text: str, tables: str) -> str:
+    """A page with its tables."""
+    head, rest = text.split(BEGIN)
+    return head + BEGIN + tables + END + rest.split(END)[1]
+
+
+def pages() -> dict[Path, str]:
+    """Each page that has tables, as it should be."""
+    made = {
+        BENCHMARK: tables(ROOT / "results/records", ROOT / "results/by-accuracy"),
+        RULE: comparison(ROOT / "results/bench/evidence-compare.json")
+        + deep_networks(ROOT / "results/bench/evidence-deep.json")
+        + depths(ROOT / "results/bench/evidence-depths.json"),
+    }
+    return {page: filled(page.read_text(encoding="utf-8"), text) for page, text in made.items()}
+
+
+if __name__ == "__main__":
+    for page, text in pages().items():
+        page.write_text(text, encoding="utf-8")
