@@ -3,6 +3,7 @@
     ds = data.load("mnist")             # from $ADAREG_DATA, or the user's cache directory
     ds = data.load("mnist", "some/dir") # from there
     data.fetch("mnist")                 # download it first
+    table = data.load_table("uci-yacht")  # rows as they were published, not split or scaled
 
 A file of the data set is searched as ``<directory>/<data set>/<file>`` and as
 ``<directory>/<file>``. To add a data set, write a module that makes a ``Source`` and list it
@@ -14,7 +15,18 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from adareg.lab.data import cifar10, digits, download, files, mnist, sarcos, tables
+from adareg.lab.data import (
+    arff,
+    cifar10,
+    digits,
+    download,
+    embedded,
+    files,
+    mnist,
+    sarcos,
+    tables,
+    uci,
+)
 from adareg.lab.data.base import (
     DataError,
     DataNotFoundError,
@@ -23,6 +35,7 @@ from adareg.lab.data.base import (
     File,
     LeakWarning,
     Source,
+    Table,
 )
 from adareg.lab.data.files import State
 
@@ -36,9 +49,11 @@ __all__ = [
     "LeakWarning",
     "Source",
     "State",
+    "Table",
     "check",
     "fetch",
     "load",
+    "load_table",
     "source_of",
 ]
 
@@ -52,6 +67,9 @@ DATASETS: dict[str, Source] = {
     "wine": tables.WINE,
     "breast-cancer": tables.BREAST_CANCER,
     "diabetes": tables.DIABETES,
+    **uci.SOURCES,
+    **arff.SOURCES,
+    **embedded.SOURCES,
 }
 
 
@@ -72,6 +90,35 @@ def load(name: str, directory: str | Path | None = None) -> Dataset:
         >>> load("digits").x_train.shape
         torch.Size([1197, 1, 8, 8])
     """
+    made = _read(name, directory)
+    if not isinstance(made, Dataset):
+        raise ValueError(f"{name!r} is a table without a split of its own; use load_table")
+    return made
+
+
+def load_table(name: str, directory: str | Path | None = None) -> Table:
+    """Read a table whose files are in a directory; every file is verified each time.
+
+    Args:
+        name: a key of ``DATASETS``, one of the contest's tables.
+        directory: as in :func:`load`.
+
+    Raises:
+        ValueError: no such table.
+        DataNotFoundError: a file is missing; nothing is downloaded.
+        DataError: a file is not what it should be.
+
+    Example:
+        >>> load_table("embedded-linnerud").y.shape
+        (20, 3)
+    """
+    made = _read(name, directory)
+    if not isinstance(made, Table):
+        raise ValueError(f"{name!r} is not a table but has a split of its own; use load")
+    return made
+
+
+def _read(name: str, directory: str | Path | None) -> Dataset | Table:
     source = source_of(name)
     paths = files.locate(name, source, directory)
     made = source.read(paths)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from adareg._optional import load
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Task = Literal["classification", "regression"]
 
@@ -95,6 +100,37 @@ class Dataset:
         return tuple(self.x_train.shape[1:])
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Table:
+    """Rows as they were published, for estimators that prepare their inputs themselves.
+
+    Attributes:
+        name: the key in ``DATASETS``.
+        task: "classification" or "regression".
+        x: (n, features): columns of float64, or of category for nominal inputs; missing values
+            are nan.
+        y: int64 (n,) for classification, float64 (n,) for one target, (n, targets) for several.
+        names: of the classes or of the targets.
+        splits: the published splits, as row numbers for training and test; empty if there are
+            none.
+        provenance: plain data for a run's record: source, files with their checksums.
+    """
+
+    name: str
+    task: Task
+    x: pd.DataFrame
+    y: NDArray[Any]
+    names: tuple[str, ...]
+    splits: tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...] = ()
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.x) != len(self.y) or len(self.x) == 0:
+            raise DataError(f"{self.name}: {len(self.x)} inputs, but {len(self.y)} targets")
+        if not np.isfinite(self.y).all():
+            raise DataError(f"{self.name}: expected targets that are finite")
+
+
 @dataclass(frozen=True, kw_only=True)
 class File:
     """A file, what identifies it, and where it can be downloaded.
@@ -121,7 +157,8 @@ class Source:
         task: "classification" or "regression".
         sizes: training + test samples, for people.
         home: who publishes it.
-        read: makes the data set from its verified files, given as {file name: path}.
+        read: makes the data set, or the table, from its verified files, given as
+            {file name: path}.
         files: what ``read`` needs; none if the data come with a package.
         fallback: what ``read`` can do with when none of ``files`` is there.
         folders: where files are searched below the data directory, in this order; downloads go
@@ -133,7 +170,7 @@ class Source:
     task: Task
     sizes: str
     home: str
-    read: Callable[[Mapping[str, Path]], Dataset]
+    read: Callable[[Mapping[str, Path]], Dataset | Table]
     files: tuple[File, ...] = ()
     fallback: tuple[File, ...] = ()
     folders: tuple[str, ...] = ("",)

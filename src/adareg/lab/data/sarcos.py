@@ -105,7 +105,7 @@ def _dataset(name: str, train: Tensor, test: Tensor, split: str) -> Dataset:
         warnings.warn(
             f"{name}: {shared:,} of the {len(test):,} test rows are in the training data",
             LeakWarning,
-            stacklevel=4,  # whoever called load
+            stacklevel=5,  # whoever called load
         )
     x_train, x_test = standardise(train[:, :INPUTS], test[:, :INPUTS])
     y_train, y_test = standardise(train[:, INPUTS:], test[:, INPUTS:])
