@@ -18,8 +18,9 @@ from adareg.core.metrics import (
 )
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
-from adareg.core.rules import solve
+from adareg.core.rules import register_rule, solve
 from adareg.core.spectrum import inv_threshold
+from adareg.core.steps import solve_side
 from adareg.nn.layout import Layout, register_layout
 from adareg.nn.regularizer import AdaReg
 
@@ -43,7 +44,9 @@ __all__ = [
     "covariance_correlation",
     "inv_threshold",
     "register_layout",
+    "register_rule",
     "solve",
+    "solve_side",
     "spectral_norm",
     "stable_rank",
 ]

@@ -209,6 +209,93 @@ def test_chunks_do_not_change_the_answer(monkeypatch):
         torch.testing.assert_close(a.col.dense(), b.col.dense())
 
 
+@pytest.fixture
+def _outsider(monkeypatch):
+    """A rule of a user's own: sweeps, columns first, to the paper's numerators."""
+    monkeypatch.setattr(rules, "RULES", dict(rules.RULES))
+
+    @adareg.register_rule("columns first")
+    def columns_first(W, prior, bounds):
+        p, d = W.shape[-2:]
+        row = prior.row
+        for _ in range(2):
+            col = yield from adareg.solve_side(W.mT, row, p, bounds)
+            row = yield from adareg.solve_side(W, col, d, bounds)
+        return adareg.MatrixNormal(row, col)
+
+
+@pytest.mark.usefixtures("_outsider")
+@pytest.mark.parametrize("shape", [(1, 9), (9, 1), (6, 10), (10, 6), (8, 8)])
+def test_a_rule_from_outside_is_a_rule(shape):
+    W, bounds = torch.randn(shape, dtype=torch.float64), (0.1, 10.0)
+    ours = adareg.solve(W, "columns first", bounds)
+    col, row = oracles.alternating(W.mT.numpy(), *bounds, sweeps=2)
+    np.testing.assert_allclose(ours.row.dense(), oracles.dense(row), atol=1e-8)
+    np.testing.assert_allclose(ours.col.dense(), oracles.dense(col), atol=1e-8)
+
+
+@pytest.mark.usefixtures("_outsider")
+def test_a_rule_from_outside_in_adareg():
+    model = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.Linear(4, 4)).double()
+    reg = adareg.AdaReg(model, layers="all", rule="columns first")
+    reg.update()
+    for i, prior in enumerate(reg.priors.values()):
+        alone = adareg.solve(model[i].weight.detach(), "columns first")
+        torch.testing.assert_close(prior.row.dense(), alone.row.dense())
+    other = adareg.AdaReg(model, layers="all")
+    other.load_state_dict(reg.state_dict())
+    assert other.rule == "columns first"
+
+
+@pytest.mark.usefixtures("_outsider")
+def test_a_rule_may_need_no_decomposition_and_leave_a_side_alone():
+    @adareg.register_rule("frozen")
+    def frozen(W, prior, bounds):
+        return prior
+        yield
+
+    @adareg.register_rule("rows alone")
+    def rows_alone(W, prior, bounds):
+        row = yield from adareg.solve_side(W, prior.col, W.shape[-1], bounds)
+        return adareg.MatrixNormal(row, prior.col)
+
+    W = torch.randn(3, 5)
+    prior = adareg.solve(W)
+    assert torch.equal(adareg.solve(W, "frozen", prior=prior).row.dense(), prior.row.dense())
+    reg = adareg.AdaReg(torch.nn.Linear(5, 3), rule="rows alone")
+    before = shapes(reg.state_dict())
+    reg.update()
+    assert shapes(reg.state_dict()) == before
+    assert torch.equal(reg.priors["weight"].col.dense(), torch.eye(5, dtype=torch.float64))
+
+
+def shapes(state):
+    (sides,) = state["priors"].values()
+    return [factor if factor is None else factor.shape for factor in sides["row"] + sides["col"]]
+
+
+@pytest.mark.usefixtures("_outsider")
+def test_what_is_no_rule_is_refused():
+    with pytest.raises(ValueError, match="there is a rule 'joint' already; choose another name"):
+
+        @adareg.register_rule("joint")
+        def mine(W, prior, bounds):
+            yield
+
+    with pytest.raises(TypeError, match="expected a generator function"):
+        adareg.register_rule("plain")(lambda W, prior, bounds: prior)
+    with pytest.raises(ValueError, match=r"name=3: expected the name of a rule"):
+        adareg.register_rule(3)
+
+    @adareg.register_rule("no prior")
+    def no_prior(W, prior, bounds):
+        return W.gram
+        yield
+
+    with pytest.raises(TypeError, match=r"'no prior' returned a Tensor.* of shape \(2, 3\)"):
+        adareg.solve(torch.ones(2, 3), "no prior")
+
+
 @pytest.mark.parametrize("rule", ["alternating", "joint", "official"])
 def test_zero_weight_ends_on_the_upper_bound(rule):
     prior = adareg.solve(torch.zeros(3, 5), rule)

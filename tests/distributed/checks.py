@@ -58,6 +58,7 @@ CASES = [
     ("loss", "official", 1, "loss"),
     ("loss", "joint", 2, "penalty"),
     ("coupled", "alternating", 2, "loss"),
+    ("proximal", "rows", 1, "loss"),
 ]
 CHECKS = {}
 

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
+import adareg
 from adareg import AdaReg
 from adareg.core.linalg import local, whole
 
@@ -45,6 +46,13 @@ def mean(value):
     if dist.is_initialized():
         dist.all_reduce(value)
     return value.item() / rank_and_size()[1]
+
+
+@adareg.register_rule("rows")
+def rows(W, prior, bounds):
+    """A rule from outside: the rows' precision alone."""
+    row = yield from adareg.solve_side(W, prior.col, W.shape[-1], bounds)
+    return adareg.MatrixNormal(row, prior.col)
 
 
 def make_reg(model, rule):

@@ -1,111 +1,87 @@
 """Both precisions from a weight in closed form: the paper's rule, the exact one, the authors'.
 
-A rule is a generator. It yields each symmetric matrix that it wants decomposed and is sent
-the answer, so that :func:`solve_all` can run the rules of many layers side by side and
-decompose all matrices of one size in one call. Apart from that a rule reads like Alg. 1.
-
-With k = min(p, d), no matrix larger than k x k is ever decomposed or built: ``W Ω Wᵀ`` has at
-most k eigenvalues that differ from zero, and every null direction gets exactly v.
+A rule is a generator of :mod:`steps <adareg.core.steps>`: it yields each symmetric matrix that it
+wants decomposed and is sent the answer, so that :func:`solve_all` can run the rules of many
+layers side by side and decompose all matrices of one size in one call. Apart from ``yield from``
+a rule reads like Alg. 1.
 """
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Mapping
+from inspect import isgeneratorfunction
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from adareg.core.linalg import (
-    NonFiniteError,
-    check_matrix,
-    eigh,
-    factor_dtype,
-    inner,
-    lengthwise,
-    svd,
-    unit_columns,
-    wide,
-)
-from adareg.core.precision import Precision
+from adareg.core.decompose import Answer, Request, decompose
+from adareg.core.linalg import check_matrix, factor_dtype, lengthwise
 from adareg.core.prior import MatrixNormal
 from adareg.core.spectrum import BOUNDS, check_bounds, clip_inverse
-
-
-def _margin(weight: Tensor) -> float:
-    """How far above the rounding noise an eigenvalue must lie, so as to be exact to 1/margin."""
-    if weight.dtype == torch.float64:
-        return 1e10
-    return 1e6 if factor_dtype(weight) == torch.float64 else 1e3
-
-
-class Request(NamedTuple):
-    """A k x k positive semidefinite matrix to decompose."""
-
-    matrix: Tensor  # (…, k, k), float64
-    noise: Tensor  # (…), rounding error of its eigenvalues
-    margin: float  # eigenvalues below margin x noise are hidden by it
-    floor: float  # eigenvalues up to this one end on the bound v, whatever they are exactly
-
-
-class Answer(NamedTuple):
-    """Its eigenvalues and eigenvectors."""
-
-    r: Tensor  # (…, k), ascending, >= 0
-    Q: Tensor  # (…, k, k)
-    resolved: bool  # False: rounding hides eigenvalues that matter; use an SVD instead
-
+from adareg.core.steps import Weight, as_precision, solve_side, thin_svd
 
 Steps = Generator[Request, Answer, MatrixNormal]
-Rule = Callable[[Tensor, MatrixNormal | None, tuple[float, float]], Steps]
+Rule = Callable[[Weight, MatrixNormal, tuple[float, float]], Steps]
+
+#: Every rule by its public name.
+RULES: dict[str, Rule] = {}
+
+_R = TypeVar("_R", bound=Rule)
 
 
-def alternating(
-    W: Tensor,  # (…, p, d)
-    prior: MatrixNormal | None,
-    bounds: tuple[float, float],
-) -> Steps:
+def register_rule(name: str) -> Callable[[_R], _R]:
+    """Decorator that teaches AdaReg a rule, under a name for ``rule=``.
+
+    A rule is a generator function of a weight (:class:`adareg.core.steps.Weight`), its old prior
+    and the bounds (u, v). It returns the new :class:`MatrixNormal`, made of steps such as
+    :func:`solve_side`.
+
+    Raises:
+        ValueError: another rule has this name.
+        TypeError: it is no generator function.
+
+    >>> import adareg, torch
+    >>> @adareg.register_rule("rows alone")
+    ... def rows_alone(W, prior, bounds):
+    ...     row = yield from adareg.solve_side(W, prior.col, W.shape[-1], bounds)
+    ...     return adareg.MatrixNormal(row, prior.col)
+    >>> adareg.solve(torch.eye(2), rule="rows alone").row.eigenvalues()
+    tensor([2., 2.], dtype=torch.float64)
+    """
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"name={name!r}: expected the name of a rule; @register_rule('my-rule')")
+
+    def register(rule: _R) -> _R:
+        if not isgeneratorfunction(rule):
+            raise TypeError(f"{rule!r}: expected a generator function, with steps after yield from")
+        if _origin(RULES.get(name, rule)) != _origin(rule):  # a cell may be run again
+            raise ValueError(f"there is a rule {name!r} already; choose another name")
+        RULES[name] = rule
+        return rule
+
+    return register
+
+
+def _origin(rule: Rule) -> tuple[object, object]:
+    return getattr(rule, "__module__", None), getattr(rule, "__qualname__", rule)
+
+
+@register_rule("alternating")
+def alternating(W: Weight, prior: MatrixNormal, bounds: tuple[float, float]) -> Steps:
     """One sweep of the paper's Alg. 1, from the old column precision.
 
     ``Ωr ← InvThreshold(W Ωc Wᵀ, d)``, then ``Ωc ← InvThreshold(Wᵀ Ωr W, p)``. Each step is
     the exact minimiser over its own block, so the objective never rises.
     """
     p, d = W.shape[-2:]
-    margin, W = _margin(W), _exact(W)
-    G = inner(wide(W))
-    col = (prior or MatrixNormal.identity(W)).col
-    row = yield from _inv_threshold(W, col, d, bounds, G, margin, short=p <= d)
-    col = yield from _inv_threshold(W.mT, row, p, bounds, G, margin, short=p > d)
+    row = yield from solve_side(W, prior.col, d, bounds)
+    col = yield from solve_side(W.mT, row, p, bounds)
     return MatrixNormal(row, col)
 
 
-def official(
-    W: Tensor,  # (…, p, d)
-    prior: MatrixNormal | None,
-    bounds: tuple[float, float],
-) -> Steps:
-    """One sweep of the authors' published code, which differs from the paper.
-
-    Columns come before rows, and the numerator is the matrix's own dimension instead of the
-    other one: ``Ωc ← InvThreshold(Wᵀ Ωr W, d)``, then ``Ωr ← InvThreshold(W Ωc Wᵀ, p)``.
-    It does not minimise the paper's objective unless p = d.
-    """
-    p, d = W.shape[-2:]
-    margin, W = _margin(W), _exact(W)
-    G = inner(wide(W))
-    row = (prior or MatrixNormal.identity(W)).row
-    col = yield from _inv_threshold(W.mT, row, d, bounds, G, margin, short=p > d)
-    row = yield from _inv_threshold(W, col, p, bounds, G, margin, short=p <= d)
-    return MatrixNormal(row, col)
-
-
-def joint(
-    W: Tensor,  # (…, p, d)
-    prior: MatrixNormal | None,
-    bounds: tuple[float, float],
-) -> Steps:
+@register_rule("joint")
+def joint(W: Weight, prior: MatrixNormal, bounds: tuple[float, float]) -> Steps:
     """The minimum over both precisions at once, from one decomposition; a function of W alone.
 
     The precisions share W's singular vectors, and each singular value s is a problem of its
@@ -115,100 +91,30 @@ def joint(
     Departs from the paper, whose sweeps drift towards this point (see :func:`alternating`).
     """
     u, v = bounds
-    X = wide(W)
-    k, n = X.shape[-2:]
-    s2, short, long = yield from _thin_svd(X, floor=k / v**2)
+    k, n = sorted(W.shape[-2:])
+    s2, left, right = yield from thin_svd(W, floor=k / v**2)
     if k == n:
         a = b = clip_inverse(k, s2, (u**2, v**2)).sqrt()
     else:
         b = clip_inverse(k / v, s2, bounds)
         a = clip_inverse(n, s2 * b, bounds)  # v, until b has reached u
-    dtype = factor_dtype(W)
-    sides = _precision(short, a, None, dtype), _precision(long, b, v, dtype)
-    return MatrixNormal(*sides) if X is W else MatrixNormal(*reversed(sides))
+    if W.is_wide:
+        return MatrixNormal(as_precision(W, left, a), as_precision(W, right, b, outside=v))
+    return MatrixNormal(as_precision(W, left, b, outside=v), as_precision(W, right, a))
 
 
-#: Every rule by its public name. To add one, write a function like those above and list it here.
-RULES: dict[str, Rule] = {"alternating": alternating, "joint": joint, "official": official}
+@register_rule("official")
+def official(W: Weight, prior: MatrixNormal, bounds: tuple[float, float]) -> Steps:
+    """One sweep of the authors' published code, which differs from the paper.
 
-
-def _inv_threshold(
-    W: Tensor,  # (…, p, d)
-    other: Precision,  # (…, d, d)
-    m: float,
-    bounds: tuple[float, float],
-    G: Tensor,  # W Wᵀ if short, Wᵀ W if not
-    margin: float,
-    short: bool,
-) -> Generator[Request, Answer, Precision]:
-    """InvThreshold(W Ω Wᵀ, m), by the k x k matrix that has the same nonzero eigenvalues."""
-    v = bounds[1]
-    floor = m / v
-    noise = other.spectrum().amax(-1) * _noise(G)
-    if short:
-        C = inner(W, other.basis)
-        scale = other.outside.double()[..., None, None]
-        gain = other.values.double().unsqueeze(-2) - scale
-        delta = scale * G + (C * gain) @ C.mT
-        r, Q, resolved = yield Request(delta, noise, margin, floor)
-    else:
-        H = other.to(torch.float64).root()
-        r, Z, resolved = yield Request(H.mT @ G @ H, noise, margin, floor)
-        r, Q = _project(W.mT, H @ Z, r, floor)
-    if not resolved:
-        Q, s, _ = svd(W.double() @ other.to(torch.float64).sqrt())
-        r = s.square()
-    return _precision(Q, clip_inverse(m, r, bounds), None if short else v, factor_dtype(W))
-
-
-def _thin_svd(
-    X: Tensor,  # (…, k, n), k <= n
-    floor: float,
-) -> Generator[Request, Answer, tuple[Tensor, Tensor, Tensor]]:
-    """Squared singular values of X, its left and its right singular vectors.
-
-    Right vectors that belong to singular values up to the floor are zero, see Precision.
+    Columns come before rows, and the numerator is the matrix's own dimension instead of the
+    other one: ``Ωc ← InvThreshold(Wᵀ Ωr W, d)``, then ``Ωr ← InvThreshold(W Ωc Wᵀ, p)``.
+    It does not minimise the paper's objective unless p = d.
     """
-    margin, X = _margin(X), _exact(X)
-    G = inner(X)
-    s2, Q, resolved = yield Request(G, _noise(G), margin, floor)
-    if resolved:
-        s2, V = _project(X, Q, s2, floor)
-        return s2, Q, V
-    Q, s, V = svd(X)
-    return s.square(), Q, V
-
-
-def _exact(W: Tensor) -> Tensor:
-    """A weight whose factors will be float64, in float64; a larger one as it is."""
-    return W.double() if factor_dtype(W) == torch.float64 else W
-
-
-def _noise(G: Tensor) -> Tensor:
-    """How far rounding may move the eigenvalues of a float64 Gram matrix."""
-    return 10 * torch.finfo(G.dtype).eps * G.diagonal(dim1=-2, dim2=-1).sum(-1)
-
-
-def _project(
-    X: Tensor,  # (…, k, n)
-    T: Tensor,  # (…, k, k)
-    r: Tensor,  # (…, k)
-    floor: float,
-) -> tuple[Tensor, Tensor]:
-    """The squared lengths of the columns of Xᵀ T, and these columns as unit vectors.
-
-    The squared lengths are r but for rounding, and more exact than it, since r comes from a
-    matrix of squares. Where r is not above the floor both are zero: nobody needs them.
-    """
-    return unit_columns(X, T * (r > floor).unsqueeze(-2))
-
-
-def _precision(basis: Tensor, values: Tensor, v: float | None, dtype: torch.dtype) -> Precision:
-    """Eigenvalue v outside the basis, or None for a basis that is complete."""
-    scale = None
-    if v is not None:
-        scale = torch.full(values.shape[:-1], v, dtype=dtype, device=values.device)
-    return Precision(scale, basis.to(dtype), values.to(dtype))
+    p, d = W.shape[-2:]
+    col = yield from solve_side(W.mT, prior.row, d, bounds)
+    row = yield from solve_side(W, col, p, bounds)
+    return MatrixNormal(row, col)
 
 
 def solve(
@@ -275,77 +181,29 @@ def solve_all(
     Raises:
         NonFiniteError: names the first weight that is not finite.
     """
-    running = {name: RULES[rule](W, priors.get(name), bounds) for name, W in weights.items()}
-    requests = {name: next(steps) for name, steps in running.items()}
+    running = {
+        name: RULES[rule](Weight.of(W), priors.get(name) or MatrixNormal.identity(W), bounds)
+        for name, W in weights.items()
+    }
+    answers: dict[str, Answer | None] = dict.fromkeys(running)
     solved = {}
-    while requests:
-        answers, requests = (solver or decompose)(requests), {}
+    while answers:
+        requests = {}
         for name, answer in answers.items():
             try:
-                requests[name] = running[name].send(answer)
+                requests[name] = running[name].send(answer)  # type: ignore[arg-type]
             except StopIteration as done:
-                solved[name] = done.value
+                solved[name] = _checked(done.value, rule, weights[name])
+        answers = dict((solver or decompose)(requests)) if requests else {}
     return solved
 
 
-def decompose(requests: Mapping[str, Request]) -> dict[str, Answer]:
-    """Answer all requests: one decomposition for each size, and at most two looks at the device."""
-    levels = {name: q.noise if q.noise.ndim == 0 else q.noise.max() for name, q in requests.items()}
-    noise = _read(levels)
-    for name, level in noise.items():
-        if not math.isfinite(level):
-            raise NonFiniteError(
-                f"{name}: the weight has NaN or infinite entries, or its square overflows; "
-                f"its precisions cannot be updated"
-            )
-    spectra: dict[str, tuple[Tensor, Tensor]] = {}
-    for names in _of_one_size(requests):
-        spectra.update(_eigh_together({name: requests[name].matrix for name in names}))
-    # Only eigenvalues above the floor and below margin x noise are in doubt: mostly none can be.
-    doubtful = {
-        name: _hidden(q, spectra[name][0])
-        for name, q in requests.items()
-        if q.margin * noise[name] > q.floor - noise[name]
-    }
-    hidden = _read(doubtful) if doubtful else {}
-    return {name: Answer(*spectra[name], not hidden.get(name, False)) for name in requests}
-
-
-def _eigh_together(matrices: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
-    if len(matrices) == 1:
-        return {name: eigh(matrix) for name, matrix in matrices.items()}
-    batches = [_as_batch(matrix) for matrix in matrices.values()]
-    r, Q = eigh(torch.cat(batches))
-    sizes = [len(batch) for batch in batches]
-    return {
-        name: (r_one.view(matrix.shape[:-1]), Q_one.view(matrix.shape))
-        for (name, matrix), r_one, Q_one in zip(
-            matrices.items(), r.split(sizes), Q.split(sizes), strict=True
+def _checked(prior: object, rule: str, W: Tensor) -> MatrixNormal:
+    """Return what a rule has returned, in the dtype that factors have."""
+    if not isinstance(prior, MatrixNormal) or prior.shape != W.shape:
+        found = f"{type(prior).__name__} of shape {tuple(getattr(prior, 'shape', ()))}"
+        raise TypeError(
+            f"rule {rule!r} returned a {found}; expected a MatrixNormal of shape {tuple(W.shape)}"
         )
-    }
-
-
-def _hidden(request: Request, r: Tensor) -> Tensor:
-    """Whether an eigenvalue that matters lies too close to the rounding noise."""
-    noise = request.noise.unsqueeze(-1)
-    return ((r < request.margin * noise) & (r + noise > request.floor)).any()
-
-
-def _of_one_size(requests: Mapping[str, Request]) -> Iterable[list[str]]:
-    groups = defaultdict(list)
-    for name, (matrix, *_) in requests.items():
-        groups[matrix.shape[-1], matrix.device].append(name)
-    return groups.values()
-
-
-def _as_batch(matrix: Tensor) -> Tensor:
-    return matrix.reshape(-1, *matrix.shape[-2:])
-
-
-def _read(scalars: Mapping[str, Tensor]) -> dict[str, float]:
-    """All scalars in one transfer."""
-    if len(scalars) == 1:
-        return {name: scalar.item() for name, scalar in scalars.items()}
-    device = next(iter(scalars.values())).device
-    together = torch.stack([scalar.to(device) for scalar in scalars.values()])
-    return dict(zip(scalars, together.tolist(), strict=True))
+    dtype = factor_dtype(W)
+    return prior if prior.row.values.dtype == prior.col.values.dtype == dtype else prior.to(dtype)

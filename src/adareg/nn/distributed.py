@@ -20,10 +20,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from adareg.core.decompose import Answer, Request, decompose
 from adareg.core.linalg import NonFiniteError, is_sharded
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
-from adareg.core.rules import Answer, Request, decompose, solve_all
+from adareg.core.rules import solve_all
 from adareg.nn.evidence import Evidence
 
 #: What a decomposition of k³ counts beside a product of k³: between a CPU core, where it takes 5 to

@@ -90,12 +90,12 @@ def _fits(precision: Precision, shape: torch.Size) -> bool:
 
 def _padded(prior: MatrixNormal) -> MatrixNormal:
     """The same prior with factors of the shapes that the rules give them."""
-    if prior.row.basis.shape[-1] or prior.col.basis.shape[-1]:
-        return prior
-    p, d = prior.shape[-2:]
-    if p <= d:
-        return MatrixNormal(_complete(prior.row), _with_rank(prior.col, p))
-    return MatrixNormal(_with_rank(prior.row, d), _complete(prior.col))
+    (p, d), row, col = prior.shape[-2:], prior.row, prior.col
+    if not row.basis.shape[-1]:
+        row = _complete(row) if p <= d else _with_rank(row, d)
+    if not col.basis.shape[-1]:
+        col = _with_rank(col, p) if p <= d else _complete(col)
+    return MatrixNormal(row, col)
 
 
 def _completed(prior: MatrixNormal) -> MatrixNormal:

@@ -11,6 +11,8 @@ import torch
 from torch.nn.functional import conv2d, max_pool2d
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import adareg
+from adareg.core import rules
 from adareg.lab.run import cell
 from adareg.lab.train import augmentation, operations, plain_loop, stacked, stacked_priors
 from adareg.lab.train.config import Config
@@ -96,6 +98,18 @@ def test_each_replica_can_have_strengths_of_its_own(monkeypatch):
     for name, method in own.items():
         monkeypatch.setitem(METHODS, name, method)
     compare(fake("digits"), config_for("digits"), [Replica(m, s) for m in own for s in (0, 1)])
+
+
+def test_a_rule_from_outside_trains_in_a_stack(monkeypatch):
+    monkeypatch.setattr(rules, "RULES", dict(rules.RULES))
+
+    @adareg.register_rule("rows")
+    def rows(W, prior, bounds):
+        row = yield from adareg.solve_side(W, prior.col, W.shape[-1], bounds)
+        return adareg.MatrixNormal(row, prior.col)
+
+    monkeypatch.setitem(METHODS, "rows", Method(label="rows", rule="rows", layers="all"))
+    compare(fake("digits"), config_for("digits"), [Replica("rows", s) for s in (0, 1)])
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
