@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 import adareg
-from adareg.core import evidence, jacobian, observation
-from adareg.nn import curvature
-from adareg.nn import evidence as rule
+from adareg.core.evidence import constants
 
 CELLS = [
     ("digits", 40),
@@ -56,17 +55,17 @@ DEEP = [(4, 100), (8, 30), (8, 100), (12, 30), (12, 100), (20, 300)]
 DEPTHS: list[tuple[int, ...]] = [(), (32,), (32, 32), (32, 32, 32)]
 STEPS, DEEP_STEPS, LONG_STEPS, BATCH, RATE = 600, 1000, 4000, 64, 1e-3
 WEIGHT_DECAYS = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
-CONSTANTS: dict[str, tuple[Any, str, list[float]]] = {
-    "ρ of a classifier": (evidence, "SHAPE", [0.0, 0.5, 0.9, 0.97]),
-    "count": (evidence, "COUNT", [0.1, 1 / 3, 1.0]),
-    "least dispersion": (observation, "DISPERSION", [0.1, 0.3, 1.0]),
-    "start": (evidence, "START", [0.001, 0.01, 0.1]),
-    "first step": (rule, "FIRST", [20, 50, 150]),
-    "growth of steps": (rule, "GROWTH", [1.15, 1.3, 1.7]),
-    "samples": (curvature, "SAMPLES", [50, 100, 200, 300]),
-    "draws": (jacobian, "DRAWS", [1, 3, 10]),
-    "learned": (observation, "LEARNED", [0.9, 0.99, 0.999]),
-    "part of the way": (evidence, "STEP", [0.25, 0.5, 1.0]),
+CONSTANTS: dict[str, tuple[str, list[Any]]] = {
+    "ρ of a classifier": ("shape", [0.0, 0.5, 0.9, 0.97]),
+    "count": ("count", [0.1, 1 / 3, 1.0]),
+    "least dispersion": ("dispersion", [0.1, 0.3, 1.0]),
+    "start": ("start", [0.001, 0.01, 0.1]),
+    "first step": ("first", [20, 50, 150]),
+    "growth of steps": ("growth", [1.15, 1.3, 1.7]),
+    "samples": ("samples", [50, 100, 200, 300]),
+    "draws": ("draws", [1, 3, 10]),
+    "learned": ("learned", [0.9, 0.99, 0.999]),
+    "part of the way": ("step", [0.25, 0.5, 1.0]),
 }
 
 
@@ -252,27 +251,26 @@ def depths(out: Path, seeds: int) -> None:
 
 
 @contextmanager
-def changed(module: Any, constant: str, value: float) -> Iterator[None]:
+def changed(constant: str, value: float) -> Iterator[None]:
     """With another value of a constant."""
-    before = getattr(module, constant)
-    floor = observation.DISPERSIONS
-    setattr(module, constant, value)
-    if constant == "DISPERSION":
-        observation.DISPERSIONS = (value, floor[1])
+    usual = constants.DEFAULTS
+    changes: dict[str, Any] = {constant: value}
+    if constant == "dispersion":
+        changes["dispersions"] = (value, usual.dispersions[1])
+    constants.DEFAULTS = replace(usual, **changes)
     try:
         yield
     finally:
-        setattr(module, constant, before)
-        observation.DISPERSIONS = floor
+        constants.DEFAULTS = usual
 
 
 def sensitivity(out: Path, seeds: int) -> None:
     """Score and loss as one constant after another is changed."""
     cells = [CELLS[0], CELLS[2], CELLS[5], CELLS[6]]
     record: dict[str, Any] = {"seeds": seeds, "steps": STEPS, "constants": {}}
-    for label, (module, constant, values) in CONSTANTS.items():
+    for label, (constant, values) in CONSTANTS.items():
         rows = record["constants"][label] = {
-            "used": getattr(module, constant),
+            "used": getattr(constants.DEFAULTS, constant),
             "values": values,
             "score": {},
             "loss": {},
@@ -281,7 +279,7 @@ def sensitivity(out: Path, seeds: int) -> None:
             key = f"{name}, n = {n}"
             rows["score"][key], rows["loss"][key] = [], []
             for value in values:
-                with changed(module, constant, value):
+                with changed(constant, value):
                     runs = [train(name, n, seed, None) for seed in range(seeds)]
                 rows["score"][key].append(sum(r["score"] for r in runs) / seeds)
                 rows["loss"][key].append(sum(r["loss"] for r in runs) / seeds)

@@ -7,8 +7,9 @@ from torch.nn.functional import cross_entropy, mse_loss, one_hot
 from torch.optim import SGD
 from torch.utils.data import DataLoader, TensorDataset
 
+from adareg.core.evidence import constants
+from adareg.core.evidence.constants import Constants
 from adareg.lightning import AdaRegCallback
-from adareg.nn import evidence
 from lightning_training import BATCH, MARKS, Gan, N, fit, module, plain
 from training import assert_close, assert_equal, make_data, make_model
 
@@ -38,7 +39,7 @@ CASES = {
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
     """Updates after steps 5, 7, 10, 13, 17 and 23."""
-    monkeypatch.setattr(evidence, "FIRST", 5)
+    monkeypatch.setattr(constants, "DEFAULTS", Constants(first=5))
 
 
 @pytest.mark.parametrize("mode", ["coupled", "proximal"])

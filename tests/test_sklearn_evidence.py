@@ -1,6 +1,7 @@
 """adareg.sklearn with rule="evidence": log densities and a plain torch loop as oracles."""
 
 import copy
+import json
 import math
 import pickle
 import warnings
@@ -357,7 +358,7 @@ def test_warm_start_goes_on_with_priors_noise_and_counts(diabetes):
     warm.set_params(max_iter=1).fit(X[:70], y[:70])
     after, same = learned(warm)
     assert after == before | {"n_samples": 70}
-    assert_allclose(warm.regularizer_.strength, before["noise"] / 2 / 70)
+    assert_allclose(warm.regularizer_.strength, json.loads(before["noise"]) / 2 / 70)
     torch.testing.assert_close(same, priors)
     warm.set_params(max_iter=60).fit(X, y)
     assert learned(warm)[0]["updates"] > before["updates"]

@@ -7,7 +7,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.optim import Adam
 
-from adareg.nn import evidence
+from adareg.core.evidence import constants
+from adareg.core.evidence.constants import Constants
 from adareg.transformers import AdaRegCallback
 from trainer_training import MARKS, Classifier, N, dataset, make_trainer, plain
 from training import DEVICES, assert_close, assert_equal, make_data
@@ -30,7 +31,7 @@ CASES = {
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
     """Updates after steps 5, 7, 10, 13, 17 and 23."""
-    monkeypatch.setattr(evidence, "FIRST", 5)
+    monkeypatch.setattr(constants, "DEFAULTS", Constants(first=5))
 
 
 @pytest.mark.parametrize("mode", ["coupled", "proximal"])

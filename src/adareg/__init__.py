@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from adareg.core.evidence.likelihood import Categorical, Gaussian, Likelihood
 from adareg.core.linalg import NonFiniteError
 from adareg.core.metrics import (
     correlation,
@@ -36,7 +37,10 @@ except PackageNotFoundError:  # run from a source tree that is not installed
 
 __all__ = [
     "AdaReg",
+    "Categorical",
+    "Gaussian",
     "Layout",
+    "Likelihood",
     "MatrixNormal",
     "NonFiniteError",
     "Precision",

@@ -7,10 +7,13 @@ import pytest
 import torch
 from scipy import stats
 
+import adareg
 from adareg import MatrixNormal, Precision
-from adareg.core import evidence, jacobian, observation
-from adareg.core.jacobian import Curvature
-from adareg.core.observation import Outputs
+from adareg.core.evidence import curvature as rows
+from adareg.core.evidence import update as evidence
+from adareg.core.evidence.constants import DEFAULTS, Constants
+from adareg.core.evidence.curvature import Curvature
+from adareg.core.evidence.likelihood import Categorical, Gaussian
 
 
 def spd(n, rng):
@@ -57,22 +60,23 @@ class Linear:
         return MatrixNormal(precision(self.row), precision(scale * self.col))
 
     def rows(self):
-        """Every output of every sample is a direction."""
+        """Every output of every sample is a direction, in units of the noise."""
         grads = torch.eye(self.p, dtype=torch.float64)[:, None].expand(self.p, self.n, self.p)
-        return torch.tensor(self.X), grads
+        return torch.tensor(self.X), grads / math.sqrt(self.noise)
 
     def update(self, scale=1.0):
         a, g = self.rows()
         outputs = torch.tensor(self.X) @ self.weight(scale).mT
-        return evidence.update(
+        return evidence.update_priors(
             {"w": self.weight(scale)},
             {"w": self.prior(scale)},
-            {"w": jacobian.curvature(a, g)},
-            jacobian.kernel(a, g / math.sqrt(self.p), self.prior(scale)),
-            observation.regress(outputs, torch.tensor(self.Y)),
-            self.n,
+            {"w": rows.curvature(a, g)},
+            rows.kernel(a, g / math.sqrt(self.p), self.prior(scale)),
+            outputs,
+            torch.tensor(self.Y),
             torch.tensor(self.noise, dtype=torch.float64),
-            "regression",
+            Gaussian(),
+            self.n,
         )
 
 
@@ -83,11 +87,13 @@ def kron(curvature):
 @pytest.mark.parametrize("seed", range(4))
 def test_posterior_of_a_linear_model_is_exact(seed):
     model = Linear(seed)
-    curvature = jacobian.curvature(*model.rows())
-    assert kron(curvature) == pytest.approx(model.design.T @ model.design / model.n, abs=1e-12)
+    curvature = rows.curvature(*model.rows())
+    assert kron(curvature) == pytest.approx(
+        model.design.T @ model.design / model.n / model.noise, abs=1e-12
+    )
 
     W, prior = model.weight(), model.prior()
-    found = evidence.posterior(prior, curvature, model.n / model.noise)
+    found = evidence.posterior(prior, curvature, model.n)
     mean, covariance, gamma = model.posterior()
     assert found.determined.item() == pytest.approx(gamma, abs=1e-10)
 
@@ -153,10 +159,11 @@ def test_noise_survives_interpolation():
     estimates = []
     for noise in (1e-2, 1e-4, 1e-6):
         residual = noise * np.linalg.solve(K + noise * np.eye(8), y)
-        outputs = observation.regress(torch.zeros(8, 1), torch.tensor(residual)[:, None])
         lever = evidence.leverage(torch.tensor(K), torch.full((8,), 1 / noise).double())
-        fit = outputs.actual.mean() / (1 - lever.mean()).square()
-        estimates.append(fit.item())
+        found = Gaussian().estimate_noise(
+            torch.zeros(8, 1).double(), torch.tensor(residual)[:, None], noise, lever.mean()
+        )
+        estimates.append(found.item())
     assert min(estimates) > 0.1 * max(estimates)
 
 
@@ -164,8 +171,7 @@ def test_leverage_is_the_diagonal_of_the_hat_matrix():
     model = Linear(p=1)
     a, g = model.rows()
     lever = evidence.leverage(
-        jacobian.kernel(a, g, model.prior()),
-        torch.full((model.n,), 1 / model.noise, dtype=torch.float64),
+        rows.kernel(a, g, model.prior()), torch.ones(model.n, dtype=torch.float64)
     )
     _, covariance, _ = model.posterior()
     hat = model.design @ covariance @ model.design.T / model.noise
@@ -176,7 +182,7 @@ def test_curvature_keeps_both_marginals():
     rng = np.random.default_rng(1)
     M = rng.normal(size=(2, 6, 3, 4))  # draws, samples, p, d
     full = np.einsum("rmpd,rmqe->dpeq", M, M) / 6  # columns of W one after another
-    made = kron(jacobian.matrix_curvature(torch.tensor(M))).reshape(4, 3, 4, 3)
+    made = kron(rows.matrix_curvature(torch.tensor(M))).reshape(4, 3, 4, 3)
     assert np.einsum("dpdq->pq", made) == pytest.approx(np.einsum("dpdq->pq", full))
     assert np.einsum("dpep->de", made) == pytest.approx(np.einsum("dpep->de", full))
 
@@ -186,23 +192,23 @@ def test_rows_of_a_linear_map_are_outer_products():
     a, g = torch.tensor(rng.normal(size=(5, 4))), torch.tensor(rng.normal(size=(2, 5, 3)))
     M = torch.einsum("md,rmp->rmpd", a, g)
     prior = MatrixNormal(precision(spd(3, rng)), precision(spd(4, rng)))
-    for one, other in zip(jacobian.curvature(a, g), jacobian.matrix_curvature(M), strict=True):
+    for one, other in zip(rows.curvature(a, g), rows.matrix_curvature(M), strict=True):
         torch.testing.assert_close(one, other)
     covariance = np.kron(prior.row.covariance().numpy(), prior.col.covariance().numpy())
     flat = M.flatten(2).numpy()
     dense = sum(rows @ covariance @ rows.T for rows in flat)
-    assert jacobian.kernel(a, g, prior).numpy() == pytest.approx(dense)
-    assert jacobian.matrix_kernel(M, prior).numpy() == pytest.approx(dense)
+    assert rows.kernel(a, g, prior).numpy() == pytest.approx(dense)
+    assert rows.matrix_kernel(M, prior).numpy() == pytest.approx(dense)
 
 
 @pytest.mark.parametrize("K", [1, 2, 5, 12])
 def test_draws_have_the_curvature_of_the_likelihood(K):
     logits = torch.randn(3, K, dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
-    rounds = 1 if K <= jacobian.DRAWS else 2000
+    rounds = 1 if DEFAULTS.draws >= K else 2000
     total = torch.zeros(3, K, K, dtype=torch.float64)
     for _ in range(rounds):
-        v, _ = jacobian.directions(logits, "classification", generator)
+        v = Categorical().directions(logits, torch.ones(()), DEFAULTS.draws, generator)
         total += torch.einsum("rmk,rml->mkl", v, v) / rounds
     p = logits.softmax(-1) if K > 1 else logits.sigmoid()
     exact = torch.diag_embed(p) - p[:, :, None] * p[:, None] if K > 1 else (p * (1 - p))[..., None]
@@ -210,49 +216,57 @@ def test_draws_have_the_curvature_of_the_likelihood(K):
 
 
 @pytest.mark.parametrize("K", [1, 4, 12])
-@pytest.mark.parametrize("likelihood", observation.LIKELIHOODS)
+@pytest.mark.parametrize("likelihood", [Categorical(), Gaussian()])
 def test_shared_directions_average_over_outputs(K, likelihood):
     generator = torch.Generator().manual_seed(0)
-    rounds = 1 if K <= jacobian.DRAWS else 3000
+    rounds = 1 if DEFAULTS.draws >= K else 3000
     total = torch.zeros(K, K, dtype=torch.float64)
     for _ in range(rounds):
-        _, v = jacobian.directions(torch.zeros(2, K), likelihood, generator)
+        outputs = torch.zeros(2, K, dtype=torch.float64)
+        v = likelihood.shared_directions(outputs, torch.ones(()), DEFAULTS.draws, generator)
         assert torch.equal(v[:, 0], v[:, 1])  # the same for all samples
         total += torch.einsum("rk,rl->kl", v[:, 0], v[:, 0]) / rounds
     exact = torch.eye(K, dtype=torch.float64) / K
-    if likelihood == "classification" and K > 1:  # a constant in all logits has no effect
+    if isinstance(likelihood, Categorical) and K > 1:  # a constant in all logits has no effect
         exact = (torch.eye(K, dtype=torch.float64) - 1 / K) / (K - 1)
     torch.testing.assert_close(total, exact, atol=1e-12 if rounds == 1 else 0.01, rtol=0)
 
 
 def test_effective_directions_of_a_softmax():
     sure = torch.tensor([[0.0, 0, 0, 0], [9.0, 9, -40, -40]], dtype=torch.float64)
-    found = observation.classify(sure, torch.tensor([2, 0]))
-    assert found.directions.tolist() == pytest.approx([3, 1], rel=1e-6)
-    assert found.stiffness.tolist() == pytest.approx([0.25, 0.5], rel=1e-6)
-    assert found.actual.tolist() == pytest.approx([0.75, 0.5], rel=1e-6)
-    assert found.log_likelihood.tolist() == pytest.approx([math.log(0.25), math.log(0.5)], rel=1e-6)
+    labels, one = torch.tensor([2, 0]), torch.ones(())
+    stiffness, directions = Categorical().effective_curvature(sure, one)
+    assert directions.tolist() == pytest.approx([3, 1], rel=1e-6)
+    assert stiffness.tolist() == pytest.approx([0.25, 0.5], rel=1e-6)
+    assert Categorical().residual(sure, labels).tolist() == pytest.approx([0.75, 0.5], rel=1e-6)
+    found = Categorical().log_likelihood(sure, labels, one)
+    assert found.tolist() == pytest.approx([math.log(0.25), math.log(0.5)], rel=1e-6)
 
 
 def test_one_logit_is_two_classes():
     logit = torch.randn(6, 1, dtype=torch.float64)
     two = torch.cat([torch.zeros_like(logit), logit], -1)
-    labels = torch.tensor([0, 1, 1, 0, 1, 0])
-    for one, other in zip(
-        observation.classify(logit, labels), observation.classify(two, labels), strict=True
+    labels, one = torch.tensor([0, 1, 1, 0, 1, 0]), torch.ones(())
+    likelihood = Categorical()
+    for says in (
+        lambda o: likelihood.residual(o, labels),
+        lambda o: likelihood.expected_residual(o),
+        lambda o: likelihood.log_likelihood(o, labels, one),
+        lambda o: likelihood.effective_curvature(o, one)[0],
+        lambda o: likelihood.effective_curvature(o, one)[1],
     ):
-        torch.testing.assert_close(one, other)
+        torch.testing.assert_close(says(logit), says(two))
 
 
 def test_labels_that_the_model_predicts_have_dispersion_one():
     torch.manual_seed(0)
-    logits = torch.randn(20_000, 4)
+    logits = torch.randn(20_000, 4).double()
     labels = torch.distributions.Categorical(logits=logits).sample()
-    found = observation.classify(logits, labels)
-    one = torch.ones((), dtype=torch.float64)
-    assert observation.estimate_noise(one, found, 0 * one).item() == pytest.approx(1, abs=0.02)
-    wrong = observation.classify(3 * logits, torch.randint(4, (20_000,)))
-    assert observation.estimate_noise(one, wrong, 0 * one) > 1.4
+    one, likelihood = torch.ones((), dtype=torch.float64), Categorical()
+    found = likelihood.estimate_noise(logits, labels, one, 0 * one)
+    assert found.item() == pytest.approx(1, abs=0.02)
+    wrong = torch.randint(4, (20_000,))
+    assert likelihood.estimate_noise(3 * logits, wrong, one, 0 * one) > 1.4
 
 
 def test_what_a_constant_prediction_leaves():
@@ -260,37 +274,155 @@ def test_what_a_constant_prediction_leaves():
     rng = np.random.default_rng(0)
     labels, logits = rng.integers(4, size=30), torch.tensor(rng.normal(size=(30, 4)))
     expected = np.eye(4)[labels].var(0).sum()
-    found = observation.classify(logits, torch.tensor(labels))
-    assert found.unlearned.item() == pytest.approx(expected)
-    two = observation.classify(logits[:, :1], torch.tensor(labels % 2))
-    assert two.unlearned.item() == pytest.approx(np.eye(2)[labels % 2].var(0).sum())
-    targets = rng.normal(size=(30, 3)) + 5
-    found = observation.regress(torch.tensor(targets.mean(0)).expand(30, 3), torch.tensor(targets))
-    assert found.unlearned.item() == pytest.approx(targets.var(0).sum())
-    assert not observation.has_learned(found)
-    closer = torch.tensor(0.9 * targets.mean(0) + 0.1 * targets)
-    assert observation.has_learned(observation.regress(closer, torch.tensor(targets)))
-    assert not observation.has_learned(observation.regress(closer + 1, torch.tensor(targets)))
-    assert observation.has_learned(observation.classify(logits, None))  # nothing can be told
+    assert Categorical().unlearned(torch.tensor(labels)).item() == pytest.approx(expected)
+    expected = np.eye(2)[labels % 2].var(0).sum()
+    assert Categorical().unlearned(torch.tensor(labels % 2)).item() == pytest.approx(expected)
+    targets = torch.tensor(rng.normal(size=(30, 3)) + 5)
+    assert Gaussian().unlearned(targets).item() == pytest.approx(targets.numpy().var(0).sum())
+
+    def has_learned(outputs):
+        return Gaussian().has_learned(outputs, targets, DEFAULTS.learned)
+
+    assert not has_learned(targets.mean(0).expand(30, 3))
+    closer = 0.9 * targets.mean(0) + 0.1 * targets
+    assert has_learned(closer)
+    assert not has_learned(closer + 1)
+    assert Categorical().has_learned(logits, None, DEFAULTS.learned)  # nothing can be told
+
+
+# Likelihoods: what the defaults make of the abstract methods, against autograd
+
+
+class Poisson(adareg.Likelihood):
+    """Counts whose rate is the exponential of the output: nothing but what is abstract."""
+
+    name = "counts"
+
+    def check_targets(self, targets, outputs):
+        return targets.to(outputs)
+
+    def initial_noise(self, targets, constants):
+        return torch.ones((), dtype=torch.float64)
+
+    def log_likelihood(self, outputs, targets, noise):
+        return torch.distributions.Poisson(outputs.exp()).log_prob(targets).sum(-1)
+
+    def roots(self, outputs, noise):
+        return torch.diag_embed((outputs / 2).exp()).movedim(-2, 0)
+
+    def residual(self, outputs, targets):
+        return (targets - outputs.exp()).square().sum(-1)
+
+    def expected_residual(self, outputs):
+        return outputs.exp().sum(-1)
+
+
+class OfEach(adareg.Gaussian):
+    """A noise of each target."""
+
+    name = "of each"
+
+    def initial_noise(self, targets, constants):
+        return targets.var(-2, correction=0)
+
+    def log_likelihood(self, outputs, targets, noise):
+        return torch.distributions.Normal(outputs, noise.sqrt()).log_prob(targets).sum(-1)
+
+    def whiten(self, vectors, noise):
+        return vectors / noise.sqrt()
+
+    def estimate_noise(self, outputs, targets, noise, leverage):
+        return (targets - outputs).square().mean(-2) / (1 - leverage).square()
+
+
+def problem(likelihood, K, m=4):
+    generator = torch.Generator().manual_seed(0)
+    outputs = torch.randn(m, K, generator=generator, dtype=torch.float64)
+    targets = torch.randint(2, (m, max(K, 2)), generator=generator)
+    of_classes = isinstance(likelihood, Categorical)
+    return outputs, targets[:, 0] if of_classes else targets[:, :K].double(), generator
+
+
+@pytest.mark.parametrize("K", [1, 3, 12])
+@pytest.mark.parametrize(
+    "likelihood", [Categorical(), Gaussian(), Poisson(), OfEach()], ids=lambda one: one.name
+)
+def test_roots_have_the_curvature_of_the_log_likelihood(likelihood, K):
+    outputs, targets, generator = problem(likelihood, K)
+    noise = torch.tensor(1.7, dtype=torch.float64)
+    if isinstance(likelihood, OfEach):
+        noise = torch.linspace(0.5, 2, K, dtype=torch.float64)
+
+    def minus(o, y):
+        return -likelihood.log_likelihood(o[None], y[None], noise)[0]
+
+    exact = torch.stack(
+        [torch.func.hessian(minus)(o, y) for o, y in zip(outputs, targets, strict=True)]
+    )
+    roots = likelihood.roots(outputs, noise)
+    torch.testing.assert_close(torch.einsum("rmk,rml->mkl", roots, roots), exact)
+    stiffness, count = likelihood.effective_curvature(outputs, noise)
+    of_one_logit = isinstance(likelihood, Categorical) and K == 1  # counted as two classes
+    if not isinstance(likelihood, Gaussian) and not of_one_logit:  # it is in units of its noise
+        trace = exact.diagonal(dim1=-2, dim2=-1).sum(-1)
+        torch.testing.assert_close(stiffness * count, trace)
+        torch.testing.assert_close(count, (trace**2 / exact.square().sum((-2, -1))))
+    rounds, total = (1 if K <= 10 else 3000), torch.zeros_like(exact)
+    for _ in range(rounds):
+        v = likelihood.directions(outputs, noise, 10, generator)
+        assert len(v) <= 10 or K == 1
+        total += torch.einsum("rmk,rml->mkl", v, v) / rounds
+    tolerance = 1e-12 if rounds == 1 else 0.05 * exact.abs().max().item()
+    torch.testing.assert_close(total, exact, rtol=0, atol=tolerance)
+
+
+def test_a_noise_of_each_target_is_as_scaling_the_targets():
+    """With two targets of very different noise: the prior's and the noise's update agree."""
+    model, scale = Linear(p=2, n=12), torch.tensor([1.0, 10.0], dtype=torch.float64)
+    plain = model.update()
+    X, W, Y = torch.tensor(model.X), model.weight(), torch.tensor(model.Y)
+    likelihood, noise = OfEach(), model.noise * scale**2
+    outputs = (X @ W.mT) * scale
+    prior = MatrixNormal(precision(model.row / np.outer(scale, scale)), precision(model.col))
+    draw = torch.Generator().manual_seed(0)
+    own = likelihood.directions(outputs, noise, 10, draw)
+    shared = likelihood.shared_directions(outputs, noise, 10, draw)
+    done = evidence.update_priors(
+        {"w": scale[:, None] * W},
+        {"w": prior},
+        {"w": rows.curvature(X, own)},
+        rows.kernel(X, shared, prior),
+        outputs,
+        Y * scale,
+        noise,
+        likelihood,
+        model.n,
+    )
+    torch.testing.assert_close(done.leverage, plain.leverage)
+    torch.testing.assert_close(done.layers["w"].gamma, plain.layers["w"].gamma)
+    assert done.noise.shape == (2,)
+    jacobian = -model.n * scale.log().sum()  # of the density of the scaled targets
+    torch.testing.assert_close(done.log_evidence, plain.log_evidence + jacobian)
 
 
 def test_layers_that_can_do_the_same_are_counted_once():
     """Two copies of one linear map: each layer claims what only both together have."""
     model = Linear(p=1, n=20, noise=1e-3)
     a, g = model.rows()
-    curvature, prior = jacobian.curvature(a, g), model.prior()
+    curvature, prior = rows.curvature(a, g), model.prior()
     W = model.weight() / 2
-    facts = observation.regress(torch.tensor(model.X) @ (2 * W).mT, torch.tensor(model.Y))
+    outputs = torch.tensor(model.X) @ (2 * W).mT
     noise = torch.tensor(model.noise, dtype=torch.float64)
-    done = evidence.update(
+    done = evidence.update_priors(
         {"a": W, "b": W},
         {"a": prior, "b": prior},
         {"a": curvature, "b": curvature},
-        2 * jacobian.kernel(a, g, prior),
-        facts,
-        model.n,
+        2 * rows.kernel(a, g, prior),
+        outputs,
+        torch.tensor(model.Y),
         noise,
-        "regression",
+        Gaussian(),
+        model.n,
     )
     H = model.design.T @ model.design / model.noise
     exact = np.trace(H @ np.linalg.inv(H + model.prior_precision(0.5)))
@@ -320,19 +452,20 @@ def test_log_evidence_of_layers_that_add_up_is_exact(columns):
         for part, prior in zip(parts, priors, strict=True)
     ]
     outputs = sum(torch.tensor(x) @ W.mT for x, W in zip(parts, weights, strict=True))
-    g = torch.eye(p, dtype=torch.float64)[:, None].expand(p, n, p)
-    done = evidence.update(
+    g = torch.eye(p, dtype=torch.float64)[:, None].expand(p, n, p) / math.sqrt(noise)
+    done = evidence.update_priors(
         dict(enumerate(weights)),
         dict(enumerate(priors)),
-        {i: jacobian.curvature(torch.tensor(x), g) for i, x in enumerate(parts)},
+        {i: rows.curvature(torch.tensor(x), g) for i, x in enumerate(parts)},
         sum(
-            jacobian.kernel(torch.tensor(x), g / math.sqrt(p), prior)
+            rows.kernel(torch.tensor(x), g / math.sqrt(p), prior)
             for x, prior in zip(parts, priors, strict=True)
         ),
-        observation.regress(outputs, torch.tensor(Y)),
-        n,
+        outputs,
+        torch.tensor(Y),
         torch.tensor(noise, dtype=torch.float64),
-        "regression",
+        Gaussian(),
+        n,
     )
     assert done.log_evidence.item() == pytest.approx(exact, abs=1e-8)
 
@@ -348,17 +481,16 @@ def test_many_networks_at_once():
         "a": torch.stack([m.rows()[0] for m in models]),
         "g": torch.stack([m.rows()[1] for m in models]),
     }
-    together = evidence.update(
+    together = evidence.update_priors(
         {"w": stacked["w"]},
         {"w": stacked["prior"]},
-        {"w": jacobian.curvature(stacked["a"], stacked["g"])},
-        jacobian.kernel(stacked["a"], stacked["g"] / math.sqrt(2), stacked["prior"]),
-        observation.regress(
-            stacked["a"] @ stacked["w"].mT, torch.stack([torch.tensor(m.Y) for m in models])
-        ),
+        {"w": rows.curvature(stacked["a"], stacked["g"])},
+        rows.kernel(stacked["a"], stacked["g"] / math.sqrt(2), stacked["prior"]),
+        stacked["a"] @ stacked["w"].mT,
+        torch.stack([torch.tensor(m.Y) for m in models]),
+        torch.tensor([m.noise for m in models], dtype=torch.float64),
+        Gaussian(),
         models[0].n,
-        torch.full((3,), models[0].noise).double(),
-        "regression",
     )
     for i, model in enumerate(models):
         alone = model.update()
@@ -369,22 +501,21 @@ def test_many_networks_at_once():
         torch.testing.assert_close(one.prior.col.dense()[i], other.prior.col.dense())
 
 
-def test_a_wide_side_keeps_its_diagonal(monkeypatch):
+def test_a_wide_side_keeps_its_diagonal():
     """With inputs that are uncorrelated and a scalar prior the diagonal is all there is."""
     a = torch.diag(torch.tensor([1.0, 2.0, 3.0, 0.5], dtype=torch.float64))
     g = torch.ones(1, 4, 2, dtype=torch.float64)
     W = torch.randn(2, 4, dtype=torch.float64)
     prior = evidence.start(W)
-    dense = evidence.posterior(prior, jacobian.curvature(a, g), 10)
-    monkeypatch.setattr(jacobian, "WIDEST", 3)
-    curvature = jacobian.curvature(a, g)
+    dense = evidence.posterior(prior, rows.curvature(a, g), 10)
+    curvature = rows.curvature(a, g, widest=3)
     assert curvature.inputs.shape == (1, 4)
     thin = evidence.posterior(prior, curvature, 10)
     torch.testing.assert_close(thin.determined, dense.determined)
     torch.testing.assert_close(
         evidence.log_evidence(W, prior, thin), evidence.log_evidence(W, prior, dense)
     )
-    new = evidence.refit(W, prior, thin, thin.determined, "classification")
+    new = evidence.refit(W, prior, thin, thin.determined, Categorical())
     assert new.col.basis.shape == (4, 0)
     assert new.row.basis.shape == (2, 2)
     generator = torch.Generator().manual_seed(0)
@@ -398,7 +529,7 @@ def test_a_wide_side_keeps_its_diagonal(monkeypatch):
 def test_draws_from_the_posterior_have_its_covariance():
     model = Linear(p=2, d=2)
     W, prior = model.weight(), model.prior()
-    found = evidence.posterior(prior, jacobian.curvature(*model.rows()), model.n / model.noise)
+    found = evidence.posterior(prior, rows.curvature(*model.rows()), model.n)
     drawn = evidence.sample(W, found, prior, 50_000, torch.Generator().manual_seed(0))
     flat = drawn.mT.flatten(1).numpy()
     mean, covariance, _ = model.posterior()
@@ -406,29 +537,62 @@ def test_draws_from_the_posterior_have_its_covariance():
     assert np.cov(flat.T) == pytest.approx(covariance, abs=0.03 * covariance.max())
 
 
-@pytest.mark.parametrize("likelihood", observation.LIKELIHOODS)
+@pytest.mark.parametrize("likelihood", [Categorical(), Gaussian()])
 def test_nothing_known_is_no_accident(likelihood):
     """Zero curvature, zero weights: finite priors, and no weight is determined."""
     W = torch.zeros(3, 4)
     zero = Curvature(torch.zeros(4, 4).double(), torch.zeros(3, 3).double())
-    nothing = torch.zeros(5).double()
-    facts = Outputs(nothing, nothing + 1, nothing + 1, nothing, nothing, 0, None)
-    one = torch.ones((), dtype=torch.float64)
-    done = evidence.update(
+    outputs, targets, _ = problem(likelihood, 3, m=5)
+    done = evidence.update_priors(
         {"w": W},
         {"w": evidence.start(W)},
         {"w": zero},
         torch.zeros(5, 5).double(),
-        facts,
-        5,
-        one,
+        outputs,
+        targets,
+        torch.ones((), dtype=torch.float64),
         likelihood,
+        5,
     )
     layer = done.layers["w"]
     assert layer.gamma.item() == 0
     assert layer.prior.row.dense().isfinite().all()
     assert layer.prior.col.dense().isfinite().all()
     assert evidence.scale(layer.prior) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("step", 1.0), ("shape", 0.0), ("count", 1e-3), ("scales", (1e-9, 1e-8))]
+)
+def test_constants_are_passed_on(name, value):
+    """Each changes the update of a classifier, and none of them a module."""
+    generator = torch.Generator().manual_seed(0)
+    W = torch.randn(3, 4, generator=generator)
+    a = torch.randn(9, 4, generator=generator).double()
+    outputs, labels = a @ W.double().mT, torch.arange(9) % 3
+    noise = torch.ones((), dtype=torch.float64)
+    own = Categorical().directions(outputs, noise, 10, generator)
+    shared = Categorical().shared_directions(outputs, noise, 10, generator)
+    prior = evidence.start(W)
+
+    def scale_and_shape(constants):
+        done = evidence.update_priors(
+            {"w": W},
+            {"w": prior},
+            {"w": rows.curvature(a, own)},
+            rows.kernel(a, shared, prior),
+            outputs,
+            labels,
+            noise,
+            Categorical(),
+            9,
+            constants=constants,
+        )
+        return done.layers["w"].prior.col.dense()
+
+    usual = scale_and_shape(Constants())
+    assert torch.equal(usual, scale_and_shape(DEFAULTS))
+    assert not torch.allclose(usual, scale_and_shape(Constants(**{name: value})))
 
 
 def test_scale_of_a_normalised_layer_has_no_say():
@@ -447,8 +611,8 @@ def test_growth_with_the_number_of_samples(width):
     K = torch.tensor(X @ X.T / width)
 
     def count(m, n):
-        facts = observation.regress(torch.zeros(m, 1), torch.zeros(m, 1))
-        return evidence.determined(K[:m, :m], facts, torch.tensor(0.1).double(), n).item()
+        ones = torch.ones(m, dtype=torch.float64)
+        return evidence.determined(K[:m, :m], ones / 0.1, ones, n).item()
 
     assert count(100, 400) == pytest.approx(count(400, 400), rel=0.25)
 
@@ -466,9 +630,9 @@ def test_leverage_of_a_kernel_of_any_size(size):
 def test_a_kernel_needs_no_matrix_of_a_wide_side(monkeypatch):
     """A prior that is a multiple of the identity is not written out."""
     a, g = torch.randn(3, 6).double(), torch.randn(2, 3, 4).double()
-    rows = torch.einsum("md,rmp->rmpd", a, g)
+    M = torch.einsum("md,rmp->rmpd", a, g)
     prior = evidence.start(torch.zeros(4, 6, dtype=torch.float64))
-    dense = sum(r @ r.mT for r in rows.flatten(2).double()) / evidence.scale(prior)
+    dense = sum(r @ r.mT for r in M.flatten(2).double()) / evidence.scale(prior)
     monkeypatch.setattr(Precision, "dense", None)
-    torch.testing.assert_close(jacobian.kernel(a, g, prior), dense)
-    torch.testing.assert_close(jacobian.matrix_kernel(rows, prior), dense)
+    torch.testing.assert_close(rows.kernel(a, g, prior), dense)
+    torch.testing.assert_close(rows.matrix_kernel(M, prior), dense)

@@ -12,6 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import adareg
 from adareg import AdaReg
+from adareg.core.evidence import constants
+from adareg.core.evidence.constants import Constants
 
 
 def mlp(outputs=3):
@@ -210,7 +212,7 @@ def test_a_loader_of_several_inputs():
 
 
 def test_of_a_large_batch_no_more_is_kept_than_is_looked_at(monkeypatch):
-    monkeypatch.setattr(adareg.nn.curvature, "SAMPLES", 25)
+    monkeypatch.setattr(constants, "DEFAULTS", Constants(samples=25))
     x, y = samples()
     model = mlp()
     optimizer, reg = torch.optim.SGD(model.parameters(), 0.0), regularizer(model)

@@ -13,7 +13,10 @@ from torch.optim import SGD, Adam, AdamW
 
 import adareg
 from adareg import AdaReg
-from adareg.core import evidence, jacobian, observation
+from adareg.core.evidence import constants
+from adareg.core.evidence import update as evidence
+from adareg.core.evidence.constants import DEFAULTS, Constants
+from adareg.core.evidence.likelihood import LIKELIHOODS, Categorical
 from adareg.nn import curvature
 from adareg.nn import evidence as rule
 from training import train
@@ -223,7 +226,13 @@ def test_curvature_and_kernel_against_jacobians(kind):
     K = model(x).shape[-1]
     v = torch.randn(5, m, K, dtype=torch.float64)
     seen = curvature.collect(
-        model, {name: layer}, {name: prior}, x, lambda _: (v[:-2], v[-2:]), torch.Generator()
+        model,
+        {name: layer},
+        {name: prior},
+        x,
+        lambda _: (v[:-2], v[-2:]),
+        torch.Generator(),
+        DEFAULTS,
     )
 
     def outputs(weight, sample):
@@ -241,9 +250,16 @@ def test_curvature_and_kernel_against_jacobians(kind):
     found = seen.curvatures[name]
     A, G = (F.reshape(-1, *F.shape[-2:]).numpy() for F in found)
     assert np.einsum("gde,gpq->gdpeq", A, G) == pytest.approx(expected, rel=1e-9, abs=1e-12)
-    scale = evidence.START * weight.numel() / (M.shape[2] * M.shape[3])  # precision: fan-in · START
+    scale = DEFAULTS.start * weight.numel() / (M.shape[2] * M.shape[3])  # precision: fan-in · START
     flat = shared.reshape(2, m, -1)
     assert seen.kernel.numpy() == pytest.approx(sum(r @ r.T for r in flat) / scale, rel=1e-9)
+
+
+def directions(outputs, generator):
+    """Of a classifier: each sample's own, and those they share."""
+    one, draws = torch.ones(()), DEFAULTS.draws
+    own = Categorical().directions(outputs, one, draws, generator)
+    return own, Categorical().shared_directions(outputs, one, draws, generator)
 
 
 def curvatures(model, x, y):
@@ -294,11 +310,15 @@ def test_a_sketch_of_many_directions_has_their_second_moments():
     v[1] = v[1, :, :1]
 
     def kernel(sketch):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(curvature, "SKETCH", sketch)
-            seen = curvature.collect(
-                model, reg.layers, reg.priors, x, lambda _: (v[0], v[1]), generator
-            )
+        seen = curvature.collect(
+            model,
+            reg.layers,
+            reg.priors,
+            x,
+            lambda _: (v[0], v[1]),
+            generator,
+            Constants(sketch=sketch),
+        )
         A, G = seen.curvatures["0"]
         return seen.kernel, A.diagonal().sum() * G.diagonal().sum()
 
@@ -310,13 +330,12 @@ def test_a_sketch_of_many_directions_has_their_second_moments():
         torch.testing.assert_close(mean, one, rtol=0, atol=0.1 * one.abs().max().item())
 
 
-def test_a_large_embedding_is_exact_for_one_token(monkeypatch):
+def test_a_large_embedding_is_exact_for_one_token():
     model = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(4, 3)).double()
     tokens = torch.randint(9, (12, 1))
     reg = AdaReg(model, "0", rule="evidence", n_samples=12)
     found = []
     for large in (2**16, 0):
-        monkeypatch.setattr(curvature, "_LARGE", large)
         generator = torch.Generator().manual_seed(0)
         found.append(
             curvature.collect(
@@ -324,8 +343,9 @@ def test_a_large_embedding_is_exact_for_one_token(monkeypatch):
                 reg.layers,
                 reg.priors,
                 tokens,
-                lambda o, g=generator: jacobian.directions(o, "classification", g),
+                lambda o, g=generator: directions(o, g),
                 generator,
+                Constants(large_embedding=large),
             )
         )
     torch.testing.assert_close(found[0].kernel, found[1].kernel)
@@ -346,8 +366,9 @@ def test_layers_before_normalisation_are_found(norm, expected):
         reg.layers,
         reg.priors,
         classes()[0],
-        lambda outputs: jacobian.directions(outputs, "classification", draw),
+        lambda outputs: directions(outputs, draw),
         draw,
+        DEFAULTS,
     )
     assert seen.normalised == expected
 
@@ -356,7 +377,7 @@ def test_layers_before_normalisation_are_found(norm, expected):
 
 
 @pytest.mark.parametrize("outputs", [5, 12])
-@pytest.mark.parametrize("likelihood", observation.LIKELIHOODS)
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_the_default_device_does_not_matter(outputs, likelihood):
     x = torch.randn(310, 2, 4)
     y = torch.zeros(310) if likelihood == "classification" else torch.randn(310, outputs)
@@ -529,7 +550,7 @@ def test_labels_are_read_off_the_gradient():
 
 
 def test_attached_updates_are_few_and_ever_rarer(monkeypatch):
-    monkeypatch.setattr(rule, "FIRST", 5)
+    monkeypatch.setattr(constants, "DEFAULTS", Constants(first=5))
     x, y = classes()
     model = mlp()
     reg = AdaReg(model, "all", rule="evidence", n_samples=40)
@@ -605,7 +626,7 @@ def test_correlations_of_a_large_layer_take_fewer_draws(monkeypatch):
     few = reg.correlations("0")
     assert sum(map(len, drawn)) == 100
     torch.testing.assert_close(few.mean, many.mean, rtol=0, atol=0.2)
-    monkeypatch.setattr(jacobian, "WIDEST", 4)
+    reg.evidence.constants = Constants(widest=4)
     with pytest.raises(ValueError, match="0 has 5 rows: correlations are drawn between at most 4"):
         reg.correlations("0")
 
@@ -625,7 +646,7 @@ def test_log_evidence_prefers_the_model_that_made_the_data():
 # Robustness
 
 
-@pytest.mark.parametrize("likelihood", observation.LIKELIHOODS)
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_the_penalty_waits_until_something_is_learned_and_then_stays(likelihood):
     x, labels = classes()
     targets = nn.functional.one_hot(labels).float()
@@ -871,7 +892,8 @@ def test_linear_layers_in_a_text_are_looked_at_with_fewer_samples(monkeypatch):
         def forward(self, tokens):
             return self.head(self.inner(self.words(tokens)).mean(1))
 
-    monkeypatch.setattr(curvature, "_ENTRIES", 2 * curvature.SKETCH * 80 * 10)
+    fitting = Constants(entries=2 * DEFAULTS.sketch * 80 * 10)
+    monkeypatch.setattr(constants, "DEFAULTS", fitting)
     read = []
     collect = curvature.collect
     monkeypatch.setattr(

@@ -6,6 +6,8 @@ import math
 from numbers import Integral, Real
 from typing import Any
 
+from adareg.core.evidence.constants import DEFAULTS
+from adareg.core.evidence.likelihood import Likelihood
 from adareg.core.rules import check_rule
 from adareg.core.spectrum import BOUNDS
 from adareg.nn.evidence import Evidence
@@ -31,7 +33,7 @@ def check_any_rule(rule: str) -> str:
 
 
 def make_evidence(
-    rule: str, n_samples: int | None, likelihood: str | None, loss_scale: float | None
+    rule: str, n_samples: int | None, likelihood: str | Likelihood | None, loss_scale: float | None
 ) -> Evidence | None:
     """What the evidence rule keeps; None for other rules, which have no use for its arguments."""
     if rule == "evidence":
@@ -66,7 +68,7 @@ def check_used(rule: str, strength: float | str, bounds: tuple[float, float]) ->
 def check_data(rule: str, data: Any) -> None:
     """Refuse training data that no update would look at, or that could not be read."""
     if rule == "evidence":
-        Given(data)
+        Given(data, DEFAULTS.samples)
     elif data is not None:
         raise ValueError(f"data is used with rule='evidence' alone, not {rule!r}")
 

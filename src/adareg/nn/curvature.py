@@ -7,6 +7,7 @@ direction in output space gives the gradients there. Layers for which that is no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -15,25 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from adareg.core import evidence, jacobian
-from adareg.core.jacobian import Curvature
+from adareg.core.evidence import curvature as core
+from adareg.core.evidence.constants import Constants
+from adareg.core.evidence.curvature import Curvature
+from adareg.core.evidence.update import natural
 from adareg.core.linalg import NonFiniteError
 from adareg.core.prior import MatrixNormal
 from adareg.nn.batches import Inputs, take
 from adareg.nn.select import Layer
-
-#: Samples that an update looks at.
-SAMPLES = 200
-
-#: Entries of the largest array of weight gradients, one for each sample and direction. Where
-#: more would be needed fewer samples are looked at, but for eight.
-_ENTRIES = 2**26
-
-#: Directions for layers whose weight gradients are formed, as random sums of all of them.
-SKETCH = 4
-
-#: Embeddings of more entries than this are read as if each sample had one mean token.
-_LARGE = 2**16
 
 _NORMS = (
     nn.modules.batchnorm._NormBase,
@@ -52,26 +42,32 @@ class Collected(NamedTuple):
     normalised: set[str]
 
 
-def samples(model: nn.Module, layers: Mapping[str, Layer], one: Inputs) -> int:
+def samples(
+    model: nn.Module, layers: Mapping[str, Layer], one: Inputs, constants: Constants
+) -> int:
     """How many samples like this one to look at, so that their weight gradients fit into memory.
 
     A linear layer has none if it maps one vector of each sample, and otherwise, for example of
     a text, as a convolution has them. Which it is shows when the model is called.
     """
     linear = [layer for layer in layers.values() if _is_linear(layer)]
-    others = [x for x in layers.values() if not (_is_linear(x) or _is_large_embedding(x))]
-    most, least = _fitting(others), _fitting([*others, *linear])
+    others = [
+        x for x in layers.values() if not (_is_linear(x) or _is_large_embedding(x, constants))
+    ]
+    most, least = _fitting(others, constants), _fitting([*others, *linear], constants)
     if most == least:
         return most
     model = getattr(model, "_orig_mod", model)
-    with _undisturbed(model), torch.no_grad(), _Recorder(model, layers) as recorder:
+    with _undisturbed(model), torch.no_grad(), _Recorder(model, layers, constants) as recorder:
         call(model, one)
-    return _fitting([*others, *(layer for layer in linear if not recorder.maps_one(layer))])
+    many = [layer for layer in linear if not recorder.maps_one(layer)]
+    return _fitting([*others, *many], constants)
 
 
-def _fitting(layers: Sequence[Layer]) -> int:
+def _fitting(layers: Sequence[Layer], constants: Constants) -> int:
     largest = max((layer.weight.numel() for layer in layers), default=1)
-    return max(8, min(SAMPLES, _ENTRIES // (2 * SKETCH * largest)))
+    fitting = constants.entries // (2 * constants.sketch * largest)
+    return max(8, min(constants.samples, fitting))
 
 
 def collect(
@@ -81,33 +77,34 @@ def collect(
     inputs: Inputs,
     directions: Callable[[Tensor], tuple[Tensor, Tensor]],  # (m, K) -> (draws, m, K) twice
     generator: torch.Generator,
+    constants: Constants,
 ) -> Collected:
     """The curvature of one sample at every layer, and the kernel of the samples.
 
     Of the directions the first give curvatures, the others the kernel; see
-    :func:`adareg.core.jacobian.directions`. The model runs in evaluation mode. It, its
+    :meth:`adareg.Likelihood.directions`. The model runs in evaluation mode. It, its
     gradients and the global random state are left as they were.
     """
     model = getattr(model, "_orig_mod", model)
-    with _undisturbed(model), torch.enable_grad(), _Recorder(model, layers) as recorder:
+    with _undisturbed(model), torch.enable_grad(), _Recorder(model, layers, constants) as recorder:
         outputs = as_outputs(call(model, inputs))
         if not outputs.isfinite().all():
             raise NonFiniteError("the model's outputs are not finite")
-        own, shared = directions(outputs.detach())
-        v = torch.cat([own, shared]).to(outputs.dtype)
+        own, shared = directions(outputs.detach().double())
+        v, size = _scaled(torch.cat([own, shared]), outputs.dtype)
         recorder.differentiate(outputs, v)
-        sketch, first = _sketch(len(own), len(shared), v, generator)
+        sketch, first = _sketch(len(own), len(shared), v, generator, constants.sketch)
         curvatures, kernels = {}, []
         for name, layer in layers.items():
             with torch.no_grad():
                 prior = priors[name]
                 if name in recorder.normalised:
-                    prior = evidence.natural(layer.matrix, prior)
+                    prior = natural(layer.matrix, prior)
             if (found := recorder.linear(layer)) is not None:
-                curvatures[name], part = _read(*found, len(own), prior)
+                curvatures[name], part = _read(*found, len(own), prior, size, constants)
             else:
                 rows = recorder.matrices(layer, model, inputs, v, sketch)
-                curvatures[name], part = _read(None, rows, first, prior)
+                curvatures[name], part = _read(None, rows, first, prior, size, constants)
             kernels.append(part)
             if not all(x.isfinite().all() for x in (*curvatures[name], part)):
                 raise NonFiniteError(f"{name}: the gradients of the model's outputs overflow")
@@ -116,35 +113,48 @@ def collect(
 
 
 def _sketch(
-    own: int, shared: int, directions: Tensor, generator: torch.Generator
+    own: int, shared: int, directions: Tensor, generator: torch.Generator, size: int
 ) -> tuple[Tensor | None, int]:
     """Coefficients of a few random sums of directions, and how many are of samples' own.
 
     Signs are drawn for each sample, but for shared directions; second moments are those of all.
     """
-    if max(own, shared) <= SKETCH:
+    if max(own, shared) <= size:
         return None, own
     m = directions.shape[1]
 
     def signs_of(*shape: int) -> Tensor:
         return torch.randint(2, shape, generator=generator, device="cpu") * 2.0 - 1
 
-    signs = torch.zeros(2 * SKETCH, own + shared, m, device="cpu")
-    signs[:SKETCH, :own] = signs_of(SKETCH, own, m)
-    signs[SKETCH:, own:] = signs_of(SKETCH, shared, 1)
-    return (signs / SKETCH**0.5).to(directions), SKETCH
+    signs = torch.zeros(2 * size, own + shared, m, device="cpu")
+    signs[:size, :own] = signs_of(size, own, m)
+    signs[size:, own:] = signs_of(size, shared, 1)
+    return (signs / size**0.5).to(directions), size
+
+
+def _scaled(directions: Tensor, dtype: torch.dtype) -> tuple[Tensor, float]:
+    """The directions over a power of two, so that no gradient overflows, and that power."""
+    most = float(directions.abs().max())
+    size = 2.0 ** math.floor(math.log2(most)) if 0 < most < math.inf else 1.0
+    return (directions / size).to(dtype), size
 
 
 @torch.no_grad()
 def _read(
-    a: Tensor | None, rows: Tensor, own: int, prior: MatrixNormal
+    a: Tensor | None,
+    rows: Tensor,
+    own: int,
+    prior: MatrixNormal,
+    size: float,
+    constants: Constants,
 ) -> tuple[Curvature, Tensor]:
     """A layer's curvature from the first rows, its kernel from the others."""
+    first, others, widest = size * rows[:own].double(), size * rows[own:].double(), constants.widest
     if a is not None:
-        return jacobian.curvature(a, rows[:own]), jacobian.kernel(a, rows[own:], prior)
-    kernel = jacobian.matrix_kernel(_groups_first(rows[own:]), prior)
+        return core.curvature(a, first, widest), core.kernel(a, others, prior)
+    kernel = core.matrix_kernel(_groups_first(others), prior)
     kernel = kernel.reshape(-1, *kernel.shape[-2:]).sum(0)
-    return jacobian.matrix_curvature(_groups_first(rows[:own])), kernel
+    return core.matrix_curvature(_groups_first(first), widest), kernel
 
 
 def _groups_first(rows: Tensor) -> Tensor:  # (draws, m, …, p, d) -> (…, draws, m, p, d)
@@ -185,8 +195,8 @@ def as_outputs(outputs: Any) -> Tensor:
 class _Recorder:
     """Hooks that remember the inputs and outputs of layers while a model runs."""
 
-    def __init__(self, model: nn.Module, layers: Mapping[str, Layer]) -> None:
-        self._model, self._layers = model, layers
+    def __init__(self, model: nn.Module, layers: Mapping[str, Layer], constants: Constants) -> None:
+        self._model, self._layers, self._constants = model, layers, constants
         self._calls: dict[nn.Module, list[tuple[Any, Tensor]]] = {}
         self._grads: dict[nn.Module, Tensor] = {}
         self._handles: list[Any] = []
@@ -197,7 +207,7 @@ class _Recorder:
     def __enter__(self) -> _Recorder:
         for layer in self._layers.values():
             if layer.module not in self._calls and _is_mapped(layer):
-                if not _is_large_embedding(layer) and _is_tied(layer, self._model):
+                if not _is_large_embedding(layer, self._constants) and _is_tied(layer, self._model):
                     self._unlike.add(layer.module)
                 self._calls[layer.module] = []
                 hook = layer.module.register_forward_hook(self._record, with_kwargs=True)
@@ -265,7 +275,7 @@ class _Recorder:
         if grads is None:
             return None
         a = self._calls[layer.module][0][0]
-        if _is_large_embedding(layer) and len(a) == grads.shape[1]:
+        if _is_large_embedding(layer, self._constants) and len(a) == grads.shape[1]:
             return _mean_token(a.reshape(len(a), -1), layer), grads.flatten(2, -2).sum(2)
         if not _is_linear(layer) or a.ndim != 2 or len(a) != grads.shape[1]:
             return None
@@ -296,8 +306,9 @@ def _is_linear(layer: Layer) -> bool:
     return isinstance(layer.module, nn.Linear)
 
 
-def _is_large_embedding(layer: Layer) -> bool:
-    return isinstance(layer.module, nn.Embedding) and layer.weight.numel() > _LARGE
+def _is_large_embedding(layer: Layer, constants: Constants) -> bool:
+    large = layer.weight.numel() > constants.large_embedding
+    return isinstance(layer.module, nn.Embedding) and large
 
 
 def _mean_token(tokens: Tensor, layer: Layer) -> Tensor:  # (m, T) -> (m, vocabulary)

@@ -11,21 +11,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from adareg.core import evidence, jacobian, observation
-from adareg.core.jacobian import Curvature
+from adareg.core.evidence import constants as defaults
+from adareg.core.evidence import update as rule
+from adareg.core.evidence.constants import Constants
+from adareg.core.evidence.curvature import Curvature, ignores_common_row
+from adareg.core.evidence.likelihood import Likelihood, as_likelihood
 from adareg.core.linalg import NonFiniteError, result_dtype
 from adareg.core.metrics import correlation
-from adareg.core.observation import LIKELIHOODS
 from adareg.core.prior import MatrixNormal
 from adareg.nn import curvature
 from adareg.nn.batches import Inputs, each, joined, size, take
 from adareg.nn.select import Layer
 from adareg.nn.sources import Given, Observed, Source, enough
-
-#: An attached regularizer updates after this many optimizer steps, and then whenever the number
-#: of steps has grown so much.
-FIRST, GROWTH = 50, 1.3
-
 
 #: Draws from a posterior: at most and at least, in between as many as have so many entries; and how
 #: many of them are made at once, to bound memory.
@@ -48,34 +45,38 @@ class Evidence:
         likelihood: ``"classification"``: outputs are the logits of K classes, or with one
             output of two, and the loss is the mean cross-entropy; ``"regression"``: outputs
             are means under Gaussian noise, and the loss is ``nn.MSELoss()``, the mean over
-            samples *and* targets.
+            samples *and* targets; or a :class:`adareg.Likelihood`.
         loss_scale: the training loss is this many times the one above: K/2 for half the sum
             over K targets, for example.
+        constants: what is not learned.
     """
 
     def __init__(
-        self, n_samples: int, likelihood: str = "classification", loss_scale: float = 1.0
+        self,
+        n_samples: int,
+        likelihood: str | Likelihood = "classification",
+        loss_scale: float = 1.0,
+        constants: Constants | None = None,
     ) -> None:
-        if likelihood not in LIKELIHOODS:
-            accepted = ", ".join(map(repr, LIKELIHOODS))
-            raise ValueError(f"likelihood={likelihood!r}: expected one of {accepted}")
         if not isinstance(loss_scale, int | float) or not 0 < loss_scale < math.inf:
             raise ValueError(f"loss_scale={loss_scale!r}: expected a positive number")
         self.n_samples = int(n_samples)
-        self.likelihood = likelihood
+        self.likelihood = as_likelihood(likelihood)
         self.loss_scale = float(loss_scale)
         self.updates = 0
-        self.next_step = FIRST
+        self.constants = constants or defaults.DEFAULTS
+        self.next_step = self.constants.first
         self.outputs = 1
-        self.noise = observation.DISPERSION if likelihood == "classification" else 0.0
+        self.noise: Tensor | None = None
+        if not self.likelihood.needs_targets:
+            self.noise = self.likelihood.initial_noise(None, self.constants)
         self.waiting = True
         self.found: dict[str, float] = {}
-        self._most_noise = 0.0
         self._source: Source | None = None
         self._curvatures: dict[str, Curvature] = {}
 
     def __str__(self) -> str:
-        return f"n_samples={self.n_samples}, likelihood={self.likelihood!r}"
+        return f"n_samples={self.n_samples}, likelihood={self.likelihood.name!r}"
 
     @property
     def strength(self) -> float:
@@ -85,10 +86,10 @@ class Evidence:
         Gradients of the loss can be so small before, in a deep network as torch starts it, that
         Adam would follow any penalty, however weak.
         """
-        if self.waiting:
+        if self.waiting or self.noise is None:
             return 0.0
-        numbers = 2 if self.likelihood == "classification" else self.outputs
-        return self.loss_scale * self.noise / (numbers * self.n_samples)
+        per_nat = float(self.likelihood.loss_per_nat(self.noise, self.outputs))
+        return self.loss_scale * per_nat / (2 * self.n_samples)
 
     def update(
         self,
@@ -99,8 +100,10 @@ class Evidence:
         targets: Tensor | None,
     ) -> dict[str, MatrixNormal]:
         """The new priors, from some of the samples given."""
-        if targets is None and self.likelihood == "regression":
-            raise ValueError("likelihood='regression' learns the noise: give update() the targets")
+        if targets is None and self.likelihood.needs_targets:
+            raise ValueError(
+                f"likelihood={self.likelihood.name!r} learns the noise: give update() the targets"
+            )
         layers = _trained(layers)
         weights = {name: layer.matrix.detach() for name, layer in layers.items()}
         bad = [name for name, W in weights.items() if not W.isfinite().all()]
@@ -111,55 +114,47 @@ class Evidence:
 
         def most(given: Inputs) -> int:
             one = each(take(given, slice(0, 1)), lambda x: x.to(device))
-            return min(curvature.samples(model, layers, one), self.n_samples)
+            return min(curvature.samples(model, layers, one, self.constants), self.n_samples)
 
-        inputs, targets = _sample(inputs, targets, most, generator)
+        inputs, targets = _sample(inputs, targets, most, generator, self.constants.samples)
         inputs = each(inputs, lambda x: x.to(device))
+        likelihood, known = self.likelihood, dict[str, Any]()
+
+        def directions(outputs: Tensor) -> tuple[Tensor, Tensor]:
+            checked = None if targets is None else likelihood.check_targets(targets, outputs)
+            noise = self.noise
+            if noise is None:
+                noise = likelihood.initial_noise(checked, self.constants)
+            noise, draws = noise.to(outputs.device), self.constants.draws
+            known.update(targets=checked, noise=noise)
+            own = likelihood.directions(outputs, noise, draws, generator)
+            return own, likelihood.shared_directions(outputs, noise, draws, generator)
+
         seen = curvature.collect(
-            model,
-            layers,
-            priors,
-            inputs,
-            lambda outputs: jacobian.directions(outputs, self.likelihood, generator),
-            generator,
+            model, layers, priors, inputs, directions, generator, self.constants
         )
-        facts, noise = self._facts(seen.outputs, targets)
-        solved = evidence.update(
+        solved = rule.update_priors(
             weights,
             priors,
             seen.curvatures,
             seen.kernel,
-            facts,
+            seen.outputs,
+            known["targets"],
+            known["noise"],
+            likelihood,
             self.n_samples,
-            noise,
-            self.likelihood,
             seen.normalised,
+            self.constants,
         )
-        if not math.isfinite(float(solved.noise)):
-            raise NonFiniteError("the noise that was found is not finite")
         if self.waiting:
-            self.waiting = not bool(observation.has_learned(facts))
+            learned = self.constants.learned
+            self.waiting = not likelihood.has_learned(seen.outputs, known["targets"], learned)
         self._remember(solved, seen)
         return {**priors, **{name: layer.prior for name, layer in solved.layers.items()}}
 
-    def _facts(self, outputs: Tensor, targets: Tensor | None) -> tuple[observation.Outputs, Tensor]:
-        """What the likelihood says, and the noise so far."""
-        outputs = outputs.double()
-        if self.likelihood == "classification":
-            labels = None if targets is None else _as_labels(targets, outputs)
-            facts = observation.classify(outputs, labels)
-            return facts, torch.tensor(self.noise, dtype=torch.float64, device=outputs.device)
-        assert targets is not None
-        wanted = _as_matrix(targets, outputs)
-        facts = observation.regress(outputs, wanted)
-        assert facts.unlearned is not None
-        self._most_noise = max(float(facts.unlearned) / wanted.shape[-1], 1e-30)
-        noise = self.noise or self._most_noise
-        return facts, torch.tensor(noise, dtype=torch.float64, device=outputs.device)
-
-    def _remember(self, solved: evidence.Update, seen: curvature.Collected) -> None:
+    def _remember(self, solved: rule.Update, seen: curvature.Collected) -> None:
         self.outputs = seen.outputs.shape[-1]
-        self.noise = self._bounded(float(solved.noise))
+        self.noise = solved.noise.cpu()
         self.updates += 1
         self._curvatures = seen.curvatures
         gamma = sum(float(layer.gamma.sum()) for layer in solved.layers.values())
@@ -169,25 +164,19 @@ class Evidence:
         for name, layer in solved.layers.items():
             prior = layer.prior
             self.found[f"{name}/gamma"] = float(layer.gamma.sum())
-            self.found[f"{name}/scale"] = float(evidence.scale(prior).log().mean().exp())
+            self.found[f"{name}/scale"] = float(rule.scale(prior).log().mean().exp())
             self.found[f"{name}/shape_row"] = _spread(prior.row)
             self.found[f"{name}/shape_col"] = _spread(prior.col)
             self.found[f"{name}/log_evidence"] = float(layer.log_evidence.sum())
 
-    def _bounded(self, noise: float) -> float:
-        if self.likelihood == "classification":
-            low, high = observation.DISPERSIONS
-        else:
-            low, high = observation.LEAST_NOISE * self._most_noise, self._most_noise
-        return min(max(noise, low), high)
-
     def metrics(self) -> dict[str, float]:
         """What was found at the last update."""
         state = {
-            "noise": self.noise,
             "updates": float(self.updates),
             "waiting": float(self.waiting),
         }
+        if self.noise is not None:
+            state["noise"] = self.likelihood.mean_noise(self.noise)
         return {**state, **self.found}
 
     def correlations(self, name: str, layer: Layer, prior: MatrixNormal) -> Correlations:
@@ -199,32 +188,29 @@ class Evidence:
             raise RuntimeError(f"{name}: no curvature is known yet; call update() first")
         weight, curvature = layer.matrix.detach(), self._curvatures[name]
         rows = weight.shape[-2]
-        if rows > jacobian.WIDEST:
+        if rows > self.constants.widest:
             raise ValueError(
                 f"{name} has {rows:,} rows: correlations are drawn between at most "
-                f"{jacobian.WIDEST:,}"
+                f"{self.constants.widest:,}"
             )
-        found = evidence.posterior(prior, curvature, self._effective_samples)
+        found = rule.posterior(prior, curvature, self.n_samples)
         generator = torch.Generator("cpu").manual_seed(self.updates)
         count = min(_MOST, max(_LEAST, _ENTRIES // weight.numel()))
         drawn = []
         for _ in range(0, count, _AT_ONCE):
-            weights = evidence.sample(weight, found, prior, _AT_ONCE, generator)
-            if jacobian.ignores_common_row(curvature):
+            weights = rule.sample(weight, found, prior, _AT_ONCE, generator)
+            if ignores_common_row(curvature):
                 weights = weights - weights.mean(-2, keepdim=True)
             drawn.append(correlation(weights).to(result_dtype(weight)))
         return Correlations(*_summary(torch.cat(drawn)))
 
-    @property
-    def _effective_samples(self) -> float:
-        return self.n_samples / (1.0 if self.likelihood == "classification" else self.noise)
-
     def observe(self, model: nn.Module, data: Any) -> list[RemovableHandle]:
         """Take what updates need from ``data``, or else from what the model is trained on."""
         if data is not None:
-            self._source = Given(data)
+            self._source = Given(data, self.constants.samples)
         else:
-            self._source = Observed(self.n_samples, needs_targets=self.likelihood == "regression")
+            most = min(self.n_samples, self.constants.samples)
+            self._source = Observed(most, self.likelihood)
         return self._source.watch(model)
 
     def observed(self) -> tuple[Any, Tensor | None]:
@@ -257,13 +243,20 @@ class Evidence:
             return step % update_every == 0
         if step < self.next_step:
             return False
-        self.next_step = math.ceil(step * GROWTH)
+        self.next_step = math.ceil(step * self.constants.growth)
         return True
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values under fixed keys; curvature is not among them, the next update finds it."""
         state = {key: value for key, value in vars(self).items() if not key.startswith("_")}
-        return {**state, "found": json.dumps(self.found)}
+        del state["constants"]
+        noise = None if self.noise is None else self.noise.tolist()
+        return {
+            **state,
+            "likelihood": self.likelihood.name,
+            "noise": json.dumps(noise),
+            "found": json.dumps(self.found),
+        }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Evidence:
@@ -275,7 +268,13 @@ class Evidence:
         return made
 
     def _restore(self, state: Mapping[str, Any]) -> None:
-        vars(self).update({**state, "found": json.loads(state["found"])})
+        noise = json.loads(state["noise"])
+        read = {
+            "likelihood": self.likelihood,
+            "noise": None if noise is None else torch.tensor(noise, dtype=torch.float64),
+            "found": json.loads(state["found"]),
+        }
+        vars(self).update({**state, **read})
 
 
 def _summary(drawn: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # (draws, …)
@@ -301,11 +300,15 @@ def _spread(precision: Any) -> float:
 
 
 def _sample(
-    inputs: Any, targets: Tensor | None, most: Callable[[Inputs], int], generator: torch.Generator
+    inputs: Any,
+    targets: Tensor | None,
+    most: Callable[[Inputs], int],
+    generator: torch.Generator,
+    enough_samples: int,
 ) -> tuple[Any, Tensor | None]:
     """As many samples as there should be at most, drawn without replacement."""
     if not isinstance(inputs, Tensor | tuple | Mapping):  # targets are those of all batches
-        inputs = joined(enough(inputs) if targets is None else inputs)
+        inputs = joined(enough(inputs, enough_samples) if targets is None else inputs)
     if not isinstance(targets, Tensor | None):
         raise TypeError(f"targets: expected a tensor, got {type(targets).__name__}")
     m = size(inputs)
@@ -318,31 +321,3 @@ def _sample(
         return inputs, targets
     index = torch.randperm(m, generator=generator, device="cpu")[:few]
     return take(inputs, index), take(targets, index)
-
-
-def _as_labels(targets: Tensor, outputs: Tensor) -> Tensor:
-    labels = targets.reshape(len(targets), -1).squeeze(-1) if targets.ndim == 2 else targets
-    K = max(2, outputs.shape[-1])
-    if labels.ndim != 1:
-        raise ValueError(
-            f"targets of shape {tuple(targets.shape)} for {K} classes: expected one label "
-            f"0…{K - 1} for each sample"
-        )
-    known = (labels >= 0) & (labels < K) & (labels == labels.long())
-    if not bool(known.all()):
-        raise ValueError(
-            f"targets: the label {labels[~known][0].item()} is none of {K} classes; expected "
-            f"integers 0…{K - 1}"
-        )
-    return labels.to(outputs.device).long()
-
-
-def _as_matrix(targets: Tensor, outputs: Tensor) -> Tensor:
-    made = targets.to(outputs).reshape(len(targets), -1)
-    if made.shape != outputs.shape:
-        raise ValueError(
-            f"targets of shape {tuple(targets.shape)} for outputs of {tuple(outputs.shape)}"
-        )
-    if not made.isfinite().all():
-        raise NonFiniteError("the targets have NaN or infinite entries")
-    return made

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
-from adareg.core import evidence
+from adareg.core.evidence.likelihood import Likelihood
+from adareg.core.evidence.update import start
 from adareg.core.linalg import NonFiniteError, is_sharded, local
 from adareg.core.prior import MatrixNormal
 from adareg.core.rules import solve_all
@@ -84,7 +85,7 @@ class AdaReg:
         rule: str = "alternating",
         *,
         n_samples: int | None = None,
-        likelihood: str | None = None,
+        likelihood: str | Likelihood | None = None,
         loss_scale: float | None = None,
         process_group: ProcessGroup | None = None,
     ) -> None:
@@ -97,11 +98,15 @@ class AdaReg:
             self.strength = resolve_strength(strength, n_samples)
         self.rule = check_any_rule(rule)
         self._layers = {layer.name: layer for layer in select(model, layers)}
-        start = MatrixNormal.identity if self._evidence is None else evidence.start
-        self._regroup({n: start(x.blank) for n, x in self._layers.items()})
+        self._regroup({name: self._start(layer.blank) for name, layer in self._layers.items()})
         self._attachment: Attachment | None = None
         self._captured = False
         self._steps = 0
+
+    def _start(self, weight: Tensor) -> MatrixNormal:
+        if self._evidence is None:
+            return MatrixNormal.identity(weight)
+        return start(weight, self._evidence.constants.start)
 
     @property
     def strength(self) -> float:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 from torch.utils.hooks import RemovableHandle
 
+from adareg.core.evidence.likelihood import Likelihood
 from adareg.nn import curvature
 from adareg.nn.batches import Inputs, each, form, joined, size, take
 
@@ -18,7 +19,7 @@ from adareg.nn.batches import Inputs, each, form, joined, size, take
 class Given:
     """Training data that the caller hands over: ``(inputs, targets)``, or batches of such pairs."""
 
-    def __init__(self, data: Any) -> None:
+    def __init__(self, data: Any, samples: int) -> None:
         if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
             raise TypeError(f"data: a {type(data).__name__} has no batches; give its DataLoader")
         if isinstance(data, Iterator):
@@ -28,7 +29,7 @@ class Given:
                 "data: reading from a loader with persistent_workers=True would end the epoch that "
                 "it is in; give another loader, or (inputs, targets)"
             )
-        self._data = data
+        self._data, self._samples = data, samples
 
     def watch(self, model: nn.Module) -> list[RemovableHandle]:
         """Nothing needs to be watched."""
@@ -42,7 +43,7 @@ class Given:
         own = getattr(self._data, "generator", None)
         before = None if own is None else own.get_state()
         with torch.random.fork_rng(devices=[]):  # a loader's iterator draws a seed
-            pairs = list(enough(self._data))
+            pairs = list(enough(self._data, self._samples))
         if own is not None:
             own.set_state(before)
         pairs = [_with_arguments(pair) for pair in pairs]
@@ -55,14 +56,13 @@ class Given:
 class Observed:
     """The latest batches that a model was trained on.
 
-    Targets are the model's argument ``labels`` if it has one. Else a classifier's are read off
-    the loss's gradient at the logits, ``p − y`` but for a positive factor: its one negative entry.
-    They are known once a backward pass has been made. Those of a regression cannot be told so.
+    Targets are the model's argument ``labels`` if it has one. Else they are read off the loss's
+    gradient at the outputs, if the likelihood can; they are known once a backward pass has been
+    made.
     """
 
-    def __init__(self, n_samples: int, needs_targets: bool = False) -> None:
-        self._most = min(n_samples, curvature.SAMPLES)
-        self._needs_targets = needs_targets
+    def __init__(self, most: int, likelihood: Likelihood) -> None:
+        self._most, self._likelihood = most, likelihood
         self._name = "the model"
         self._recent: deque[tuple[Any, list[Tensor]]] = deque()
         self._is_copy = False
@@ -97,18 +97,18 @@ class Observed:
 
     def _targets(self, inputs: Inputs, logits: Tensor) -> list[Tensor]:
         """A list of the targets, or one that they will be in after the backward pass."""
-        answer, known = logits.detach()[-self._most :], []
+        answer, known, likelihood = logits.detach()[-self._most :], [], self._likelihood
         given = inputs.get("labels") if isinstance(inputs, Mapping) else None
         if isinstance(given, Tensor):
-            known.append(given if self._needs_targets else _without_gaps(given, answer))
-        elif self._needs_targets:
+            known.append(likelihood.fill_gaps(given, answer))
+        elif likelihood.needs_targets:
             raise ValueError(
-                "likelihood='regression' learns the noise and so needs targets: give "
+                f"likelihood={likelihood.name!r} learns the noise and so needs targets: give "
                 "data=(inputs, targets), or a data loader; or call the model with labels=…"
             )
         else:
-            latest = slice(-self._most, None)
-            logits.register_hook(lambda g: known.append(_labels_from(g.detach()[latest], answer)))
+            read, latest = likelihood.read_targets, slice(-self._most, None)
+            logits.register_hook(lambda g: known.append(read(g.detach()[latest], answer)))
         return known
 
     def batch(self) -> tuple[Any, Tensor | None]:
@@ -130,28 +130,13 @@ class Observed:
 Source = Given | Observed
 
 
-def _labels_from(grad: Tensor, logits: Tensor) -> Tensor:
-    """Labels; of a sample without a gradient, certain or ignored by the loss, what is predicted."""
-    if grad.ndim == 1 or grad.shape[-1] == 1:
-        grad, logits = grad.reshape(len(grad)), logits.reshape(len(grad))
-        return torch.where(grad == 0, logits > 0, grad < 0).long()
-    return torch.where((grad == 0).all(-1), logits.argmax(-1), grad.argmin(-1))
-
-
-def _without_gaps(labels: Tensor, logits: Tensor) -> Tensor:
-    """Labels; of a sample that the loss ignores, what is predicted."""
-    if labels.shape != logits.shape[:-1]:
-        return labels  # an update tells what is wrong
-    return torch.where(labels < 0, logits.argmax(-1), labels)
-
-
-def enough(batches: Iterable[Any]) -> Iterator[Any]:
-    """As many batches as an update looks at."""
+def enough(batches: Iterable[Any], samples: int) -> Iterator[Any]:
+    """Batches until there are so many samples."""
     total = 0
     for batch in batches:
         yield batch
         total += size(batch)
-        if total >= curvature.SAMPLES:
+        if total >= samples:
             return
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adareg.core.jacobian import WIDEST
+from adareg.core.evidence.constants import DEFAULTS
 from adareg.core.linalg import factor_dtype, is_sharded, result_dtype
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
@@ -101,7 +101,7 @@ def _padded(prior: MatrixNormal) -> MatrixNormal:
 def _completed(prior: MatrixNormal) -> MatrixNormal:
     """The same prior with factors of the shapes that the evidence rule gives them."""
     sides = (prior.row, prior.col)
-    row, col = (_complete(s) if s.shape[-1] <= WIDEST else s for s in sides)
+    row, col = (_complete(s) if s.shape[-1] <= DEFAULTS.widest else s for s in sides)
     return MatrixNormal(row, col)
 
 

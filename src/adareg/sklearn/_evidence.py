@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adareg.nn.curvature import SAMPLES
+from adareg.core.evidence.constants import DEFAULTS
 from adareg.nn.evidence import Evidence
 from adareg.nn.regularizer import AdaReg
 from adareg.nn.select import Selection
@@ -87,9 +87,9 @@ def batch(reg: AdaReg, samples: Samples) -> tuple[Tensor, Tensor]:
     """What an update looks at: inputs, and labels or targets. Each update draws anew."""
     known = _of(reg)
     draws = torch.Generator().manual_seed(known.updates)
-    index = torch.randperm(len(samples), generator=draws)[:SAMPLES]
+    index = torch.randperm(len(samples), generator=draws)[: DEFAULTS.samples]
     x, y = samples.tensors(index.numpy())
-    one_hot = known.likelihood == "classification" and y.shape[1] > 1
+    one_hot = known.likelihood.name == "classification" and y.shape[1] > 1
     return x, y.argmax(1) if one_hot else y
 
 

@@ -15,7 +15,7 @@ import scipy.optimize  # type: ignore[import-untyped]
 import torch
 from numpy.typing import NDArray
 
-from adareg.nn.evidence import FIRST
+from adareg.core.evidence.constants import DEFAULTS
 from adareg.nn.regularizer import AdaReg
 from adareg.sklearn import _evidence as evidence
 from adareg.sklearn import _prior as prior
@@ -178,7 +178,7 @@ def _round(settings: Parameters, reg: AdaReg | None) -> int:
     """The most iterations until the next update."""
     if reg is None:
         return settings.max_iter
-    return FIRST if reg.rule == evidence.RULE else settings.update_every
+    return DEFAULTS.first if reg.rule == evidence.RULE else settings.update_every
 
 
 def _is_settled(done: Any, reg: AdaReg | None, small: bool) -> bool:
@@ -190,7 +190,7 @@ def _is_settled(done: Any, reg: AdaReg | None, small: bool) -> bool:
     ended = done.status == 0
     if reg is None or reg.evidence is None:
         return ended and (reg is None or small)
-    return small and (ended or done.nit == FIRST) and reg.evidence.updates > 0
+    return small and (ended or done.nit == DEFAULTS.first) and reg.evidence.updates > 0
 
 
 class _Function:

@@ -8,6 +8,8 @@ import torch
 from typer.testing import CliRunner
 
 from adareg import cli
+from adareg.core.evidence import constants
+from adareg.core.evidence.constants import Constants
 from adareg.lab.experiments import EXPERIMENTS
 from adareg.lab.experiments.smalldata import METHODS as COMPETITORS
 from adareg.lab.run import cell, costs, tuning
@@ -156,7 +158,7 @@ def test_samples_beyond_a_seeds_own_are_never_seen():
 
 
 def test_the_noise_of_a_regression_is_what_a_method_knows_of_it(monkeypatch):
-    monkeypatch.setattr("adareg.nn.evidence.FIRST", 7)
+    monkeypatch.setattr(constants, "DEFAULTS", Constants(first=7))
     source, config = fake("sarcos"), replace(CONFIG, data="sarcos")
     methods = ("none", "weight-decay", "early-stopping", "evidence", "marginal-likelihood")
     for outcome in run(source, methods, config, seeds=(0,)):
@@ -192,7 +194,7 @@ def test_costs_by_hand():
 
 def test_the_time_of_a_training_is_the_sum_of_its_parts(monkeypatch):
     """Each part is said to take as long as its name: a step 1 s, an update 10 s, a look 100 s."""
-    monkeypatch.setattr("adareg.nn.evidence.FIRST", 7)
+    monkeypatch.setattr(constants, "DEFAULTS", Constants(first=7))
     clock = {"step": 1.0, "update": 10.0, "update_evidence": 10.0, "check": 100.0}
     name = lambda part: getattr(part, "func", part).__name__  # noqa: E731
     monkeypatch.setattr(costs, "_time", lambda part, burst, device: clock[name(part)])

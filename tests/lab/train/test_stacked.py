@@ -13,6 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import adareg
 from adareg.core import rules
+from adareg.core.evidence import constants
+from adareg.core.evidence.constants import Constants
 from adareg.lab.run import cell
 from adareg.lab.train import augmentation, operations, plain_loop, stacked, stacked_priors
 from adareg.lab.train.config import Config
@@ -70,7 +72,7 @@ def test_every_method_stacked_is_the_method_alone(name):
 @pytest.mark.parametrize("name", ["digits", "sarcos", "mnist"])
 def test_many_updates_of_learned_priors_stay_those_of_networks_alone(name, monkeypatch):
     """Thirty-six steps: updates of the evidence rule from the eighth on, two of the peer."""
-    monkeypatch.setattr("adareg.nn.evidence.FIRST", 8)
+    monkeypatch.setattr(constants, "DEFAULTS", Constants(first=8))
     update, updated = stacked_priors.Evidence.update, []
     monkeypatch.setattr(
         stacked_priors.Evidence, "update", lambda self, *args: updated.append(update(self, *args))
@@ -116,7 +118,7 @@ def test_a_rule_from_outside_trains_in_a_stack(monkeypatch):
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "digits"])
 def test_a_gpus_stack_is_the_network_alone_on_a_cpu(name, monkeypatch):
     """Sixteen steps of a full batch in each block, so that most are replayed from a recording."""
-    monkeypatch.setattr("adareg.nn.evidence.FIRST", 8)
+    monkeypatch.setattr(constants, "DEFAULTS", Constants(first=8))
     config = config_for(name, augment=name == "cifar10", epochs=8, blocks=2)
     methods = [m for m in METHODS if name != "digits" or m != "adareg-conv"]
     compare(fake(name), config, [Replica(m, 1) for m in methods], "cuda")
@@ -290,7 +292,7 @@ def test_one_network_too_large_and_other_errors_are_errors(monkeypatch):
 
 
 def test_a_network_that_diverges_does_not_take_the_others_along(monkeypatch):
-    monkeypatch.setattr("adareg.nn.evidence.FIRST", 4)
+    monkeypatch.setattr(constants, "DEFAULTS", Constants(first=4))
     source, config = fake("digits"), config_for("digits")
     replicas = [Replica(m, 0) for m in ("none", "marginal-likelihood", "weight-decay", "adareg")]
     replicas += [Replica("evidence", seed) for seed in (0, 1)]

@@ -1,9 +1,7 @@
 """The evidence rule: priors from the weights *and* from what the data leave open about them.
 
 A layer's weight W (p x d) has a Gaussian posterior around its present value, of precision
-``(n/φ)·A⊗G + Ωc⊗Ωr``: n samples, each of curvature ``A⊗G``, with noise φ, and the prior. In
-regression φ is the noise variance; in classification it is the dispersion, 1 where labels are
-as uncertain as the model says.
+``n·A⊗G + Ωc⊗Ωr``: n samples, each of curvature ``A⊗G`` at the noise so far, and the prior.
 
 A network's curvature is taken from m of its samples. All functions take leading dimensions: the
 groups of a convolution, or many networks at once. Everything is float64. See docs/evidence.md for
@@ -12,29 +10,19 @@ the derivation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from adareg.core.jacobian import Curvature, is_diagonal
-from adareg.core.linalg import eigh, result_dtype
-from adareg.core.observation import Outputs, estimate_noise, log_likelihood
+from adareg.core.evidence.constants import DEFAULTS, Constants
+from adareg.core.evidence.curvature import Curvature, is_diagonal
+from adareg.core.evidence.likelihood import Likelihood
+from adareg.core.linalg import NonFiniteError, eigh, result_dtype
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
-
-#: How much of the shape a classifier learns: ρ in Σ ∝ (1 − ρ)·I + ρ·E.
-SHAPE = 0.9
-
-#: Of the kernel a classifier counts this share, so that it errs on the side of a weak prior.
-COUNT = 1 / 3
-
-#: How far an update goes from the old scale or noise to the new, in logarithms.
-STEP = 0.5
-
-#: The precision that training starts from, and the range it may take, as shares of the fan-in.
-START, SCALES = 0.01, (1e-4, 1e3)
 
 
 class Posterior(NamedTuple):
@@ -58,7 +46,7 @@ class Update(NamedTuple):
     """A network after an update."""
 
     layers: dict[str, Layer]
-    noise: Tensor  # (…)
+    noise: Tensor  # (…), and what the likelihood adds
     leverage: Tensor  # (…): what a sample determines of its own prediction, in the mean
     log_evidence: Tensor  # (…): of the training set; NaN without targets
 
@@ -66,14 +54,14 @@ class Update(NamedTuple):
 # A layer
 
 
-def start(weight: Tensor) -> MatrixNormal:  # (…, p, d)
-    """The prior that training starts from: one precision for all weights of a layer."""
+def start(weight: Tensor, share: float = DEFAULTS.start) -> MatrixNormal:  # (…, p, d)
+    """Return the prior that training starts from: one precision, a share of the fan-in."""
     prior = MatrixNormal.identity(weight).to(result_dtype(weight))
-    return _scaled(prior, START * weight.shape[-1] * torch.ones_like(prior.col.outside))
+    return _scaled(prior, share * weight.shape[-1] * torch.ones_like(prior.col.outside))
 
 
 def natural(weight: Tensor, prior: MatrixNormal) -> MatrixNormal:
-    """The prior at the scale for which the weight is a typical draw.
+    """Return the prior at the scale for which the weight is a typical draw.
 
     For a layer that normalisation follows: its scale has no effect, so it is nothing that data
     could determine or a penalty should change.
@@ -84,13 +72,13 @@ def natural(weight: Tensor, prior: MatrixNormal) -> MatrixNormal:
 
 
 def scale(prior: MatrixNormal) -> Tensor:  # (…)
-    """The geometric mean of a prior's p·d precisions."""
+    """Return the geometric mean of a prior's p·d precisions."""
     p, d = prior.shape[-2:]
     return (prior.row.logdet() / p + prior.col.logdet() / d).exp()
 
 
 def _scaled(prior: MatrixNormal, factor: Tensor) -> MatrixNormal:
-    """The prior with all its precisions multiplied, in the factor of the columns."""
+    """Return the prior with all its precisions multiplied, in the factor of the columns."""
     factor = factor.to(prior.col.values.dtype)
     c, B, e = prior.col.factors
     col = Precision(None if c is None else c * factor, B, e * factor.unsqueeze(-1))
@@ -98,7 +86,7 @@ def _scaled(prior: MatrixNormal, factor: Tensor) -> MatrixNormal:
 
 
 def posterior(prior: MatrixNormal, curvature: Curvature, n: float | Tensor) -> Posterior:
-    """The posterior of precision ``n·A⊗G + Ωc⊗Ωr``.
+    """Return the posterior of precision ``n·A⊗G + Ωc⊗Ωr``.
 
     In the bases Br, Bc that make the prior the identity and the curvature diagonal, a weight's
     variance is ``τij = 1/(1 + n·gi·hj)`` of the prior's.
@@ -121,7 +109,7 @@ def _whiten(precision: Precision, F: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def _trailing(x: Tensor, ndim: int) -> Tensor:
-    """The same with axes of length one behind."""
+    """Return the same with axes of length one behind."""
     return x[(..., *[None] * (ndim - x.ndim))]
 
 
@@ -154,7 +142,7 @@ def log_evidence(
 
 
 def price(posterior: Posterior) -> Tensor:  # (…)
-    """What a layer pays for being flexible: ``½logdet(n·A⊗G + Ωc⊗Ωr) − ½logdet(Ωc⊗Ωr)``."""
+    """Return what a layer pays for being flexible: ``½logdet(n·A⊗G + Ωc⊗Ωr) − ½logdet(Ωc⊗Ωr)``."""
     return -posterior.open.log().sum((-2, -1)) / 2
 
 
@@ -165,7 +153,7 @@ def sample(
     count: int,
     generator: torch.Generator,
 ) -> Tensor:  # (count, …, p, d)
-    """Weights drawn from the posterior."""
+    """Return weights drawn from the posterior."""
     shape = (count, *weight.shape)
     noise = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
     drawn = posterior.open.sqrt() * noise.to(weight.device)
@@ -183,50 +171,38 @@ def refit(
     prior: MatrixNormal,
     posterior: Posterior,
     gamma: Tensor,  # (…)
-    likelihood: str,
+    likelihood: Likelihood,
     normalised: bool = False,
+    constants: Constants = DEFAULTS,
 ) -> MatrixNormal:
-    """The prior that fits the posterior: its shape from second moments, its scale from γ.
+    """Return the prior that fits the posterior: its shape from second moments, its scale from γ.
 
-    Shapes are ``Σ ∝ (1 − ρ)·I + ρ·E/mean(diag E)``, ρ from :func:`shape_strength`. The scale s
-    is MacKay's, for which the penalty ``s·tr(Ω̄rŴΩ̄cŴᵀ)`` equals γ, approached as
+    Shapes are ``Σ ∝ (1 − ρ)·I + ρ·E/mean(diag E)``, ρ being the likelihood's shape strength. The
+    scale s is MacKay's, for which the penalty ``s·tr(Ω̄rŴΩ̄cŴᵀ)`` equals γ, approached as
     :func:`towards` says. A layer that normalisation follows gets the smallest scale.
     """
     W, dtype = weight.double(), result_dtype(weight)
     row, col = second_moments(weight, prior, posterior)
-    shape = MatrixNormal(
-        _shape(row, prior.row, shape_strength(gamma, W.shape[-2], likelihood)),
-        _shape(col, prior.col, shape_strength(gamma, W.shape[-1], likelihood)),
-    )
-    low, high = (W.shape[-1] * bound for bound in SCALES)
+    rho_row, rho_col = (likelihood.shape_strength(gamma, k, constants) for k in W.shape[-2:])
+    shape = MatrixNormal(_shape(row, prior.row, rho_row), _shape(col, prior.col, rho_col))
+    low, high = (W.shape[-1] * bound for bound in constants.scales)
     if normalised:
         return _scaled(shape, torch.full_like(gamma, low)).to(dtype)
     wanted = (gamma / shape.penalty(W).clamp(min=1e-300)).clamp(low, high)
-    return _scaled(shape, towards(scale(prior), wanted)).to(dtype)
+    return _scaled(shape, towards(scale(prior), wanted, constants.step)).to(dtype)
 
 
-def towards(old: Tensor, new: Tensor) -> Tensor:
-    """A part of the way, ``STEP``, in logarithms.
+def towards(old: Tensor, new: Tensor, step: float) -> Tensor:
+    """Return what is ``step`` of the way from old to new, in logarithms.
 
     Scale, noise and curvature depend on each other and might chase each other; and early in
     training, when little has been learned, none of them is what it will be.
     """
-    return old ** (1 - STEP) * new**STEP
-
-
-def shape_strength(gamma: Tensor, size: int, likelihood: str) -> Tensor:  # (…)
-    """ρ: how much of a shape of this size is learned.
-
-    In regression an inverse Wishart prior's share, ``γ/(γ + size·(size + 1))``: a covariance is
-    learned as far as there are determined weights to learn it from.
-    """
-    if likelihood == "classification":
-        return torch.full_like(gamma, SHAPE)
-    return gamma / (gamma + size * (size + 1))
+    return old ** (1 - step) * new**step
 
 
 def _shape(E: Tensor | None, old: Precision, rho: Tensor) -> Precision:
-    """A precision of geometric mean one."""
+    """Return a precision of geometric mean one."""
     if E is None:
         return old.to(torch.float64).map(torch.ones_like)
     e, Q = eigh(E)
@@ -242,7 +218,7 @@ def leverage(
     kernel: Tensor,  # (…, m, m)
     stiffness: Tensor,  # (…, m)
 ) -> Tensor:  # (…, m)
-    """How far each sample determines its own prediction: the diagonal of ``B(B + I)⁻¹``.
+    """Return how far each sample determines its own prediction: the diagonal of ``B(B + I)⁻¹``.
 
     ``B = S^½·K·S^½``; K is the prior covariance of the outputs, over all layers together, so
     that what layers can do alike is counted once.
@@ -258,21 +234,21 @@ def leverage(
 
 def network_price(
     kernel: Tensor,  # (…, m, m)
-    outputs: Outputs,
-    noise: Tensor,  # (…)
+    stiffness: Tensor,  # (…, m)
+    directions: Tensor,  # (…, m)
     n: int,
 ) -> Tensor:  # (…)
-    """What a network pays for being flexible: ``½r·logdet(B + I)``, B as in :func:`leverage`.
+    """Return what a network pays for being flexible: ``½r·logdet(B + I)``.
 
-    With one output that is the determinant of all layers' weights together, correlations and
-    all. Each of the m samples stands for n/m.
+    B is that of :func:`leverage`. With one output that is the determinant of all layers' weights
+    together, correlations and all. Each of the m samples stands for n/m.
     """
-    B = _stiffened(kernel, outputs.stiffness / noise.unsqueeze(-1) * (n / kernel.shape[-1]))
+    B = _stiffened(kernel, stiffness * (n / kernel.shape[-1]))
     factor, failed = torch.linalg.cholesky_ex(B + _eye(B))
     logdet = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     if bool(failed.any()):
         logdet = _spectrum(B)[0].log1p().sum(-1)
-    return outputs.directions.mean(-1) * logdet / 2
+    return directions.mean(-1) * logdet / 2
 
 
 def _stiffened(kernel: Tensor, stiffness: Tensor) -> Tensor:
@@ -286,7 +262,7 @@ def _eye(B: Tensor) -> Tensor:
 
 
 def _spectrum(B: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues and vectors; for a B so large that I is lost beside it.
+    """Return eigenvalues and vectors; for a B so large that I is lost beside it.
 
     From inputs that were not scaled for example. Eigenvalues within rounding of zero are zero.
     """
@@ -296,74 +272,115 @@ def _spectrum(B: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def update(
+def update_priors(
     weights: Mapping[str, Tensor],
     priors: Mapping[str, MatrixNormal],
     curvatures: Mapping[str, Curvature],
     kernel: Tensor,  # (…, m, m)
-    outputs: Outputs,
+    outputs: Tensor,  # (…, m, K)
+    targets: Tensor | None,
+    noise: Tensor,  # (…), and what the likelihood adds
+    likelihood: Likelihood,
     n: int,
-    noise: Tensor,  # (…)
-    likelihood: str,
     normalised: Collection[str] = (),
+    constants: Constants = DEFAULTS,
 ) -> Update:
-    """The evidence rule for all layers of a network, or of many.
+    """Return new priors for all layers of a network, or of many, and the new noise.
 
     Args:
-        weights: (…, p, d) by layer. Leading dimensions beyond those of ``noise`` belong to the
+        weights: (…, p, d) by layer. Leading dimensions beyond those of ``kernel`` belong to the
             layer.
         priors: the old priors.
-        curvatures: of one sample at noise one, by layer.
-        kernel: prior covariance of the outputs at m samples, summed over layers, of normalised
-            ones at their :func:`natural` scale.
-        outputs: what the likelihood says there.
+        curvatures: of one sample at the old noise, by layer.
+        kernel: prior covariance of the outputs at m samples, along the likelihood's shared
+            directions, summed over layers, of normalised ones at their :func:`natural` scale.
+        outputs: of the network at these samples.
+        targets: as the likelihood has checked them; None if they are not known.
+        noise: the old noise.
+        likelihood: what the outputs say of the targets.
         n: size of the training set.
-        noise: the old noise variance or dispersion. The variance belongs to the likelihood; a
-            dispersion scales the penalty alone, and the posterior takes labels at their word.
-        likelihood: "classification" or "regression".
         normalised: layers whose scale does not matter, since normalisation follows.
+        constants: what is not learned.
     """
+    outputs, axes = outputs.double(), kernel.ndim - 2
     priors = {**priors, **{name: natural(weights[name], priors[name]) for name in normalised}}
-    own = noise if likelihood == "regression" else torch.ones_like(noise)
-    found = {name: posterior(priors[name], curvatures[name], n / own) for name in weights}
-    counted = _total((one.determined for one in found.values()), noise.ndim)
-    count = COUNT if likelihood == "classification" else 1.0
-    total = determined(count * kernel, outputs, own, n)
+    stiffness, directions = likelihood.effective_curvature(outputs, noise)
+    found = {name: posterior(priors[name], curvatures[name], n) for name in weights}
+    counted = _total((one.determined for one in found.values()), axes)
+    total = determined(likelihood.count(constants) * kernel, stiffness, directions, n)
     share = (total / counted).clamp(max=1)  # of what the layers count for themselves
     # Both prices are too high where they are not exact: a layer's, since layers can do alike, the
     # network's, since it takes all outputs to be alike.
-    paid = network_price(kernel, outputs, own, n) / _total(map(price, found.values()), noise.ndim)
+    paid = network_price(kernel, stiffness, directions, n)
+    paid = (paid / _total(map(price, found.values()), axes)).clamp(max=1)
     layers = {}
     for name, W in weights.items():
         old, now = priors[name], found[name]
         gamma = now.determined * _trailing(share, now.determined.ndim)
-        prior = refit(W, old, now, gamma, likelihood, name in normalised)
-        of_evidence = log_evidence(W, old, now, _trailing(paid.clamp(max=1), gamma.ndim))
+        prior = refit(W, old, now, gamma, likelihood, name in normalised, constants)
+        of_evidence = log_evidence(W, old, now, _trailing(paid, gamma.ndim))
         layers[name] = Layer(prior, gamma, of_evidence)
-    mean = determined(kernel, outputs, noise, n) / (n * outputs.directions.mean(-1))
-    evidence = sum(_per_network(layer.log_evidence, noise.ndim) for layer in layers.values())
+    softened = stiffness / likelihood.dispersion(noise).unsqueeze(-1)
+    mean = determined(kernel, softened, directions, n) / (n * directions.mean(-1))
+    evidence = sum(_per_network(layer.log_evidence, axes) for layer in layers.values())
     return Update(
         layers,
-        towards(noise, estimate_noise(noise, outputs, mean)),
+        update_noise(likelihood, outputs, targets, noise, mean, constants),
         mean,
-        evidence + n * log_likelihood(outputs, own),
+        evidence + n * _mean_log_likelihood(likelihood, outputs, targets, noise),
     )
 
 
-def determined(kernel: Tensor, outputs: Outputs, noise: Tensor, n: int) -> Tensor:  # (…)
-    """What n samples determine of the network, ``Σ r·h``, from m of them.
+def update_noise(
+    likelihood: Likelihood,
+    outputs: Tensor,  # (…, m, K)
+    targets: Tensor | None,
+    noise: Tensor,
+    leverage: Tensor,  # (…)
+    constants: Constants,
+) -> Tensor:
+    """Return the noise that residuals show, approached as a scale is; the old one without targets.
+
+    Raises:
+        NonFiniteError: it is not finite.
+    """
+    if targets is None:
+        return noise
+    leverage = leverage.clamp(max=constants.most_leverage)
+    estimate = likelihood.estimate_noise(outputs, targets, noise, leverage)
+    if not estimate.isfinite().all():
+        raise NonFiniteError("the noise that was found is not finite")
+    low, high = likelihood.noise_range(targets, constants)
+    return likelihood.approach(noise, estimate, constants.step).clamp(low, high)  # type: ignore[arg-type]
+
+
+def _mean_log_likelihood(
+    likelihood: Likelihood, outputs: Tensor, targets: Tensor | None, noise: Tensor
+) -> Tensor:  # (…)
+    """Return that of a sample; NaN without targets."""
+    if targets is None:
+        return outputs.new_full(outputs.shape[:-2], math.nan)
+    return likelihood.log_likelihood(outputs, targets, noise).mean(-1)
+
+
+def determined(
+    kernel: Tensor,  # (…, m, m)
+    stiffness: Tensor,  # (…, m)
+    directions: Tensor,  # (…, m)
+    n: int,
+) -> Tensor:  # (…)
+    """Return what n samples determine of the network, ``Σ r·h``, from m of them.
 
     Where m is less than n, it is taken to grow with a power of their number: the one by which
     it grows from one half of the m samples to all of them.
     """
     m = kernel.shape[-1]
-    stiffness = outputs.stiffness / noise.unsqueeze(-1)
-    total = (outputs.directions * leverage(kernel, stiffness)).sum(-1)
+    total = (directions * leverage(kernel, stiffness)).sum(-1)
     if m >= n or m < 2:
         return total
     halves = [slice(start, m - m % 2, 2) for start in (0, 1)]
     one, other = (
-        (outputs.directions[..., i] * leverage(kernel[..., i, i], stiffness[..., i])).sum(-1)
+        (directions[..., i] * leverage(kernel[..., i, i], stiffness[..., i])).sum(-1)
         for i in halves
     )
     power = (2 * total / (one + other).clamp(min=1e-300)).log2().clamp(0, 1)

@@ -1,0 +1,1 @@
+"""The evidence rule: likelihoods, curvature, and priors that are updated from a posterior."""
