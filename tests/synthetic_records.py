@@ -41,6 +41,15 @@ NOISE = {
 WITH_ARRAYS = ("mnist-correlations", "mnist-covariances")
 ROWS = 3000  # of SARCOS, all of them
 
+CIRCUMSTANCES = {
+    "names": [f"task {i}" for i in range(7)],
+    "data": {},
+    "seconds": 1.0,
+    "stacked": 1,
+    "peak_bytes": None,
+    "environment": {},
+}
+
 _rng = np.random.default_rng(0)
 PATTERNS = [_rng.normal(size=(10, 10)) for _ in range(2)]
 BESIDE = ~np.eye(10, dtype=bool)
@@ -70,10 +79,10 @@ def networks(experiment, levels, *, seeds=6, noise=1.0, scale="paper", methods=N
                     )
                     for name, value in level.items()
                 }
-                replica, circumstances = Replica(method, seed), {"seconds": 1.0}
+                replica = Replica(method, seed)
                 parts = measured(experiment, config, drawn)
                 made.append(
-                    records.record(experiment, scale, config, replica, parts, circumstances)
+                    records.record(experiment, scale, config, replica, parts, CIRCUMSTANCES)
                 )
     return made
 
@@ -101,7 +110,7 @@ def measured(experiment, config, level):
             "fc.0": {"stable_rank": 1.0, "spectral_norm": 1.0},
             "fc.1": {k: level[k] for k in ("stable_rank", "spectral_norm")},
         },
-        "arrays": arrays(level) if experiment in WITH_ARRAYS else {},
+        "arrays": arrays(level) if experiment in WITH_ARRAYS else {"correlation": [[1.0]]},
     }
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 
@@ -19,6 +20,7 @@ except ImportError as error:  # pragma: no cover
 import adareg
 from adareg.bench import report
 from adareg.lab import data as datasets
+from adareg.lab.atomic import write_atomically
 from adareg.lab.data import show
 from adareg.lab.experiments import SCALES, find_all
 from adareg.lab.judge.claims import Records, judge, smalldata
@@ -26,7 +28,7 @@ from adareg.lab.judge.claims import show as verdicts
 from adareg.lab.run import costs, terminal
 from adareg.lab.run import plan as lab
 from adareg.lab.run.ray_engine import Cluster
-from adareg.lab.run.records import NoRecordsError, Store
+from adareg.lab.run.records import NoRecordsError, Store, TornLineWarning
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 data_app = typer.Typer(no_args_is_help=True, help="The data sets of the experiments.")
@@ -240,7 +242,7 @@ def claims(
         verdicts.table(judgements, Console())
         verdicts.criteria(asked, Console())
         if to is not None:
-            to.write_text(verdicts.as_json(judgements | asked), encoding="utf-8")
+            write_atomically(to, verdicts.as_json(judgements | asked).encode())
     if strict and not verdicts.all_reproduced(judgements):
         raise typer.Exit(1)
 
@@ -308,10 +310,29 @@ def _records(folder: Path) -> Iterator[tuple[Store, list[str]]]:
 @contextmanager
 def _errors_in_one_line() -> Iterator[None]:
     try:
-        yield
+        with _torn_lines_told():
+            yield
     except (OSError, ImportError, MemoryError, ValueError) as error:
         typer.echo(f"error: {error}{_remedy(error)}", err=True)
         raise typer.Exit(1) from error
+
+
+@contextmanager
+def _torn_lines_told() -> Iterator[None]:
+    """Say once of each file that its last line was left out; other warnings go their way."""
+    told: set[str] = set()
+
+    def tell(message: Warning | str, category: type[Warning], *others: Any, **more: Any) -> None:
+        if not issubclass(category, TornLineWarning):
+            show_other(message, category, *others, **more)
+        elif str(message) not in told:
+            told.add(str(message))
+            typer.echo(f"warning: {message}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", TornLineWarning)
+        show_other, warnings.showwarning = warnings.showwarning, tell
+        yield
 
 
 def _remedy(error: Exception) -> str:

@@ -117,28 +117,6 @@ def test_records_without_numbers_do_not_spoil_the_page(tmp_path, change, drawn):
     assert ("spectra.svg" in page.downloads) == drawn
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"metrics": {}},
-        {"arrays": {}},
-        {"config": {"data": "mnist", "n": 5, "batch": 1, "blocks": "many", "epochs": 1}},
-        {"scale": "huge"},
-        {"names": [1]},
-        {"arrays": {"correlation": [1]}},
-        {"arrays": {"correlation": [["x"]]}},
-        {"arrays": {"correlation": [[1.0]], "row_covariance": [[1.0]]}},
-        {"metrics": {"diverged": False, "test_explained_variances": [0.5]}},
-    ],
-)
-def test_records_that_lack_a_part_are_passed_over(tmp_path, change):
-    fill(tmp_path, "mnist-layers", "digits", seeds=1)
-    spoil(tmp_path, lambda entry: entry.update(change))
-    whole, foreign = readable(Store(tmp_path))
-    assert {entry["experiment"] for entry in whole} == {"digits"}
-    assert foreign == ["records without some of their parts: 5"]
-
-
 def test_files_with_values_of_a_wrong_kind_are_passed_over(tmp_path):
     fill(tmp_path, "mnist-layers", "digits", seeds=1)
     spoil(tmp_path, lambda entry: entry.update(metrics=[1]))

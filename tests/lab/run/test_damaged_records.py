@@ -1,12 +1,15 @@
 """Damaged files, no files and no folder: ``runs``, ``claims`` and ``report`` say the same."""
 
+import errno
 import json
+import os
 
 import pytest
 from fabricated_records import fill
 from typer.testing import CliRunner
 
 from adareg.cli import app
+from adareg.lab import atomic
 
 
 def run(command, folder):
@@ -76,3 +79,56 @@ def test_packing_goes_round_a_damaged_file(folder):
     assert result.exit_code == 1
     assert result.stderr.count(str(path)) == 1
     assert list(folder.rglob("*.jsonl")) == [path]
+
+
+@pytest.mark.parametrize("command", DONE)
+def test_a_torn_last_line_is_told_once_and_all_others_are_used(folder, command):
+    path = min(path for path in folder.glob("digits/*.jsonl") if len(path.read_bytes().split()) > 1)
+    path.write_bytes(path.read_bytes()[:-20])
+    result = run(command, folder)
+    assert result.exit_code == 0
+    assert result.stderr.startswith(f"warning: {path}: line 2, the last one, is incomplete and ")
+    assert result.stderr.count("\n") == 1
+    assert DONE[command] in result.stdout
+
+
+def test_reproducing_goes_on_where_a_line_was_torn(tmp_path):
+    command = ["reproduce", "digits", "--scale", "smoke", "--methods", "none", "--seeds", "2"]
+    command += ["--out", str(tmp_path), "--set", "epochs=1"]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    path = next(tmp_path.rglob("*.jsonl"))
+    path.write_bytes(path.read_bytes()[:-20])
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0
+    assert f"warning: {path}: line 2" in result.stderr
+    assert "1 networks to train, 3 recorded already" in result.stdout
+
+
+def no_room(fd):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(("command", "option"), [("report", "--out"), ("claims", "--json")])
+def test_what_was_written_before_survives_a_full_disk(folder, monkeypatch, command, option):
+    out = folder.parent / "results"
+    out.write_text("before")
+    monkeypatch.setattr(atomic.os, "fsync", no_room)
+    result = CliRunner().invoke(app, [command, str(folder), option, str(out)])
+    assert result.exit_code == 1
+    assert f"error: [Errno 28] No space left on device: '{out}'" in result.stderr
+    assert out.read_text() == "before"
+    assert set(folder.parent.iterdir()) == {out, folder}
+
+
+def test_a_link_stays_a_link_and_a_pipe_a_pipe(tmp_path):
+    target, link, pipe = (tmp_path / name for name in ("target", "link", "pipe"))
+    link.symlink_to(target)
+    atomic.write_atomically(link, b"page")
+    assert link.is_symlink()
+    assert target.read_bytes() == b"page"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    atomic.write_atomically(pipe, b"page")
+    assert os.read(reader, 10) == b"page"
+    os.close(reader)
+    assert pipe.is_fifo()

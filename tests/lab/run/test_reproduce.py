@@ -16,10 +16,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from adareg import cli
-from adareg.lab import data
+from adareg.lab import atomic, data
 from adareg.lab.data import DataNotFoundError
 from adareg.lab.experiments import EXPERIMENTS, SCALES
-from adareg.lab.run import cell, plan, records
+from adareg.lab.run import cell, plan
 from adareg.lab.run.records import Store
 from adareg.lab.run.terminal import Terminal
 from adareg.lab.train.methods import METHODS
@@ -257,7 +257,7 @@ def test_a_full_disk_is_one_line_that_says_where_and_what_to_do(tmp_path, monkey
     def full(fd):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(records.os, "fsync", full)
+    monkeypatch.setattr(atomic.os, "fsync", full)
     result = run("digits", "--scale", "smoke", "--out", tmp_path)
     assert result.exit_code == 1
     (message,) = (line for line in result.output.splitlines() if line.startswith("error"))

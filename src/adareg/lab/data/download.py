@@ -9,7 +9,7 @@ import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from adareg.lab.data import files
 from adareg.lab.data.base import DownloadError, File, Source, require
@@ -88,8 +88,9 @@ def _download(file: File, folder: Path, progress: Progress | None) -> Path:
     for url in file.urls:
         downloader = _downloader(progress(file.name) if progress else None)
         try:
-            downloader(url, str(path), None)
-        except require("requests").RequestException as error:
+            with path.open("wb") as stream:
+                downloader(url, _Limited(stream, file.size), None)
+        except (require("requests").RequestException, _TooLargeError) as error:
             failures.append(f"{url}: {_reason(error)}")
             continue
         bad = files.problem(path, file)
@@ -99,7 +100,26 @@ def _download(file: File, folder: Path, progress: Progress | None) -> Path:
     raise DownloadError(f"cannot download {file.name}: " + "; ".join(failures))
 
 
-def _downloader(bar: ProgressBar | None) -> Callable[[str, str, None], None]:
+class _TooLargeError(Exception):
+    """A server sends more than the file has."""
+
+
+class _Limited:
+    """A stream that refuses more bytes than were declared."""
+
+    def __init__(self, stream: IO[bytes], size: int) -> None:
+        self._stream, self._size, self._left = stream, size, size
+        self.flush = stream.flush
+
+    def write(self, chunk: bytes) -> None:
+        """Write a chunk of the file, or raise."""
+        self._left -= len(chunk)
+        if self._left < 0:
+            raise _TooLargeError(f"sent more than the {self._size:,} bytes of the file")
+        self._stream.write(chunk)
+
+
+def _downloader(bar: ProgressBar | None) -> Callable[[str, _Limited, None], None]:
     return require("pooch").HTTPDownloader(
         progressbar=bar or False,
         chunk_size=2**16,

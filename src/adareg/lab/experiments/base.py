@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 from adareg.lab.train.config import Config
 
 #: smoke: seconds, to see that it runs; small: minutes on two cores; paper: the paper's own sizes.
-SCALES = ("smoke", "small", "paper")
+Scale = Literal["smoke", "small", "paper"]
+SCALES: tuple[str, ...] = get_args(Scale)
 
 #: The methods of the paper's main comparison (Fig. 2, Table 1).
 COMPARED = ("none", "weight-decay", "dropout", "batch-norm", "decov", "adareg")

@@ -10,6 +10,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from adareg.lab.atomic import write_atomically
 from adareg.lab.experiments import EXPERIMENTS, SCALES
 from adareg.lab.judge.claims import CLAIMS, Claim, Effect, Judgement, Records, judge, smalldata
 from adareg.lab.judge.claims.base import NOT_ENOUGH, NOT_REPRODUCED, PARTLY, REPRODUCED
@@ -66,7 +67,7 @@ def write(runs: Path, out: Path, unreadable: list[str] | None = None) -> Path:
     """
     text = build(runs, unreadable)
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(text, encoding="utf-8")
+    write_atomically(out, text.encode())
     return out
 
 

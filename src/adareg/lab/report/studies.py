@@ -5,60 +5,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from adareg.lab.experiments import EXPERIMENTS, SCALES, Experiment
 from adareg.lab.run.records import Record, Store
 from adareg.lab.train.config import Config
 
-_COVARIANCES = {"row_covariance", "col_covariance"}
-
 #: A setting: the fields in which a cell differs from the experiment's own, with their values.
 Variant = tuple[tuple[str, object], ...]
 
 
 def readable(store: Store, unreadable: list[str] | None = None) -> tuple[list[Record], list[str]]:
-    """All records that have all their parts, and which others there are, in words.
+    """All records, and which of them are of no experiment, in words.
 
     Args:
         store: the records.
         unreadable: as in ``Store.read``.
     """
-    foreign: list[str] = []
     records = list(store.read(unreadable=unreadable))
-    whole = [record for record in records if _is_whole(record)]
-    if len(whole) < len(records):
-        foreign.append(f"records without some of their parts: {len(records) - len(whole):,}")
-    unknown = Counter(str(r["experiment"]) for r in whole if r["experiment"] not in EXPERIMENTS)
-    foreign += [f"records of {name!r}, no experiment: {n:,}" for name, n in sorted(unknown.items())]
-    return whole, foreign
-
-
-def _is_whole(record: Record) -> bool:
-    """Whether all that figures ask for is there, of the kind that it should be."""
-    try:
-        Config(**record["config"])
-        metrics, last = record["metrics"], list(record["spectra"].values())[-1]
-        _ = metrics["diverged"], record["seconds"], record["stacked"]
-        _ = last["stable_rank"], last["spectral_norm"]
-        _ = record["arrays"]["trials" if record["config"]["trials"] else "correlation"]
-        _ = record["curves"], record["data"], record["environment"]
-        named = record["names"] and all(isinstance(name, str) for name in record["names"])
-        if "test_accuracy" not in metrics:
-            _ = metrics["test_explained_variance"]
-            dict(zip(record["names"], metrics["test_explained_variances"], strict=True))
-        return bool(named) and record["scale"] in SCALES and _fit(record["arrays"])
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
-        return False
-
-
-def _fit(arrays: Record) -> bool:
-    """Whether those that are drawn are matrices, and covariances there for both sides."""
-    drawn = [arrays[name] for name in ("correlation", *_COVARIANCES) if name in arrays]
-    both = len(_COVARIANCES & arrays.keys()) != 1
-    return both and all(np.asarray(array, dtype=float).ndim == 2 for array in drawn)
+    unknown = Counter(r["experiment"] for r in records if r["experiment"] not in EXPERIMENTS)
+    foreign = [f"records of {name!r}, no experiment: {n:,}" for name, n in sorted(unknown.items())]
+    return records, foreign
 
 
 @dataclass(frozen=True)
@@ -98,7 +67,7 @@ class Study:
         return f"{low} seed{'s' * (low > 1)}" if low == high else f"{low} to {high} seeds"
 
 
-def _row(record: Record) -> Record:
+def _row(record: Record) -> dict[str, Any]:
     last = list(record["spectra"])[-1]
     numbers = {k: v for k, v in record["metrics"].items() if not isinstance(v, list)}
     cell = {name: record["config"][name] for name in ("data", "n", "batch", "blocks", "epochs")}
@@ -127,8 +96,8 @@ def _choose(experiment: Experiment, records: list[Record]) -> Study:
     groups: dict[tuple[str, Variant], list[Record]] = {}
     own = {scale: experiment.cells(scale) for scale in SCALES}
     for record in _unique(records):
-        scale = record["scale"]
-        groups.setdefault((scale, variant(record, own[scale])), []).append(record)
+        group = record["scale"], variant(record, own[record["scale"]])
+        groups.setdefault(group, []).append(record)
     ranked = sorted(
         groups, key=lambda g: (not g[1], SCALES.index(g[0]), len(groups[g]), str(g)), reverse=True
     )

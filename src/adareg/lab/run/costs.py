@@ -14,7 +14,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from torch import Tensor
 from adareg.lab import data
 from adareg.lab.data import Dataset
 from adareg.lab.run.records import Record, Store
+from adareg.lab.run.schema import Metrics
 from adareg.lab.run.tuning import samples, trainings
 from adareg.lab.train.config import Config
 from adareg.lab.train.networks import ARCHITECTURES
@@ -106,7 +107,7 @@ def measure_again(
 def _with_cost(
     costs: dict[str, dict[str, Any]], environment: dict[str, Any], record: Record
 ) -> Record:
-    metrics = {**record["metrics"], **costs[record["method"]]}
+    metrics = cast(Metrics, {**record["metrics"], **costs[record["method"]]})
     return {**record, "metrics": metrics, "timed": environment}
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 
@@ -215,7 +215,7 @@ def _copy(job: Job, sources: Sources, store: Store, reporter: Reporter) -> Job |
 def _copies(job: Job, store: Store, source: Dataset) -> list[Record]:
     found = store.elsewhere(job.experiment, job.config)
     return [
-        {**found[r], "experiment": job.experiment, "scale": job.scale}
+        cast(Record, {**found[r], "experiment": job.experiment, "scale": job.scale})
         for r in job.replicas
         if r in found and _same_data(found[r], source)
     ]

@@ -10,31 +10,29 @@ import gzip
 import hashlib
 import json
 import math
-import os
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from typing import TYPE_CHECKING, Any, cast
 
-from adareg.lab.run.schema import REQUIRED, problem
-from adareg.lab.train.config import Config, complete
+from adareg.lab.atomic import write_atomically
+from adareg.lab.run import reading
+from adareg.lab.run.reading import FORMAT, RecordError, TornLineWarning
+from adareg.lab.run.schema import Record
+from adareg.lab.train.config import Config
 from adareg.lab.train.stacked import Replica
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Record = dict[str, Any]
+__all__ = ["NoRecordsError", "Record", "RecordError", "Store", "TornLineWarning", "record"]
 
-FORMAT = 1
-
-_SUFFIXES = (".jsonl", ".jsonl.gz")
-
-
-class RecordError(ValueError):
-    """A file among the records is not one of ours."""
+_SUFFIXES = (
+    ".jsonl",
+    ".jsonl.gz",
+)  # in this order: packing adds the second, then removes the first
 
 
 class NoRecordsError(ValueError):
@@ -75,15 +73,15 @@ class Store:
         who = json.dumps(sorted((record["method"], record["seed"]) for record in records))
         key = hashlib.sha256(who.encode()).hexdigest()[:8]
         path = folder / f"{config.slug}-{config.digest}-{key}.jsonl"
-        _write_atomically(path, _encoded(records))
+        self._put(path, _encoded(records))
         return path
 
     def rewrite(self, experiment: str, config: Config, change: Callable[[Record], Record]) -> None:
         """Put something else in the place of each record of a cell."""
         for path in self._files(f"{experiment}/{config.slug}-{config.digest}-*"):
-            content = _encoded(map(change, _read(path)))
+            content = _encoded(map(change, self._read(path)))
             packed = gzip.compress(content, mtime=0) if path.suffix == ".gz" else content
-            _write_atomically(path, packed)
+            self._put(path, packed)
 
     def pack(self, *, unreadable: list[str] | None = None) -> int:
         """Compress every file that is not; how many there were.
@@ -92,12 +90,39 @@ class Store:
             unreadable: as in :meth:`read`; such a file is not touched.
         """
         files = [path for path in self._files("*/*") if path.suffix != ".gz"]
-        plain = [path for path in files if _read_or_tell(path, unreadable)]
+        plain = [path for path in files if self._read(path, unreadable)]
         for path in plain:
             packed = gzip.compress(path.read_bytes(), mtime=0)
-            _write_atomically(path.with_name(f"{path.name}.gz"), packed)
+            self._put(path.with_name(f"{path.name}.gz"), packed)
             path.unlink()
         return len(plain)
+
+    def _put(self, path: Path, content: bytes) -> None:
+        """Write a file of records, then remove what killed runs left beside it.
+
+        Two runs may write the same records at once: each has a neighbour of its own, and if the
+        faster run has removed the slower one's, the records are there.
+        """
+        try:
+            write_atomically(path, content)
+        except FileNotFoundError:
+            if not path.exists():
+                raise
+        for left in path.parent.glob(f"{path.stem}.*partial"):
+            left.unlink(missing_ok=True)
+
+    def _read(self, path: Path, unreadable: list[str] | None = None) -> list[Record]:
+        """The records of a file; none, and a line more in the list, if it cannot be read."""
+        try:
+            records, torn = reading.read(path)
+        except RecordError as error:
+            if unreadable is None:
+                raise
+            unreadable.append(str(error))
+            return []
+        if torn:
+            warnings.warn(torn, TornLineWarning, stacklevel=2)
+        return records
 
     def _files(self, pattern: str) -> list[Path]:
         return sorted(p for end in _SUFFIXES for p in self.root.glob(f"{pattern}{end}"))
@@ -107,7 +132,7 @@ class Store:
         return {
             Replica(record["method"], record["seed"]): record
             for path in self._files(f"{experiment}/{config.slug}-{config.digest}-*")
-            for record in _read(path)
+            for record in self._read(path)
         }
 
     def elsewhere(self, experiment: str, config: Config) -> dict[Replica, Record]:
@@ -115,7 +140,7 @@ class Store:
         found = {}
         for path in self._files(f"*/{config.slug}-{config.digest}-*"):
             if path.parent.name != experiment:
-                for record in _read(path):
+                for record in self._read(path):
                     found[Replica(record["method"], record["seed"])] = record
         return found
 
@@ -135,7 +160,7 @@ class Store:
         seen = set()
         for path in self._files(f"{experiment}/*"):
             cell = path.parent.name, path.name.rpartition("-")[0]
-            for record in _read_or_tell(path, unreadable):
+            for record in self._read(path, unreadable):
                 key = (*cell, record["method"], record["seed"])
                 if key not in seen:
                     yield record
@@ -154,12 +179,12 @@ class Store:
         return pd.DataFrame([_row(record) for record in records])
 
 
-def _encoded(records: Iterable[Record]) -> bytes:
+def _encoded(records: Iterable[Mapping[str, Any]]) -> bytes:
     lines = [json.dumps(plain(record), allow_nan=False) + "\n" for record in records]
     return "".join(lines).encode()
 
 
-def _row(record: Record) -> Record:
+def _row(record: Record) -> dict[str, Any]:
     last = list(record["spectra"])[-1]
     scalars = {k: v for k, v in record["metrics"].items() if not isinstance(v, list)}
     return {
@@ -172,35 +197,6 @@ def _row(record: Record) -> Record:
         **record["spectra"][last],
         "seconds": record["seconds"],
     }
-
-
-def _read_or_tell(path: Path, unreadable: list[str] | None) -> list[Record]:
-    try:
-        return _read(path)
-    except RecordError as error:
-        if unreadable is None:
-            raise
-        unreadable.append(str(error))
-        return []
-
-
-def _read(path: Path) -> list[Record]:
-    try:
-        content = path.read_bytes()
-        content = gzip.decompress(content) if path.suffix == ".gz" else content
-        records = [json.loads(line) for line in content.decode().splitlines()]
-    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
-        raise RecordError(f"{path} cannot be read ({error}); move it away to go on") from error
-    if not records:
-        raise RecordError(f"{path} is empty; move it away to go on")
-    for line, record in enumerate(records, 1):
-        known = isinstance(record, dict) and record.get("format") == FORMAT
-        if not known or not record.keys() >= REQUIRED.keys():
-            raise RecordError(f"{path} is not a file of records of format {FORMAT}; move it away")
-        if wrong := problem(record):
-            raise RecordError(f"{path}, line {line}: {wrong}; move it away to go on")
-        record["config"] = complete(record["config"])
-    return records
 
 
 def plain(value: Any) -> Any:
@@ -216,27 +212,6 @@ def _short(number: float) -> float | None:
     return float(f"{number:.7g}") if math.isfinite(number) else None
 
 
-def _write_atomically(path: Path, content: bytes) -> None:
-    """Through a neighbour that is renamed; then those that killed runs left behind are removed.
-
-    Two runs may write the same records at once: each has a neighbour of its own, and if the
-    faster run has removed the slower one's, the records are there.
-    """
-    partial = path.with_suffix(f".{uuid4().hex}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        if not (isinstance(error, FileNotFoundError) and path.exists()):
-            raise OSError(error.errno, error.strerror, str(path)) from error
-    for left in path.parent.glob(f"{path.stem}.*partial"):
-        left.unlink(missing_ok=True)
-
-
 def record(
     experiment: str,
     scale: str,
@@ -245,8 +220,8 @@ def record(
     parts: dict[str, Any],
     circumstances: dict[str, Any],
 ) -> Record:
-    """One network's record; ``parts`` are measured, ``circumstances`` say where and by what."""
-    return {
+    """Return a network's record: ``parts`` are measured, ``circumstances`` say where and how."""
+    made = {
         "format": FORMAT,
         "experiment": experiment,
         "scale": scale,
@@ -257,3 +232,4 @@ def record(
         **parts,
         **circumstances,
     }
+    return cast(Record, made)

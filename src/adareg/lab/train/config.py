@@ -151,8 +151,10 @@ class Config:
 
 
 def complete(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A recorded config with the fields that are newer than it."""
-    return {f.name: f.default for f in fields(Config) if f.name in _LATER} | dict(values)
+    """Return a recorded config with the fields that are newer than it, all in one order."""
+    names = [field.name for field in fields(Config)]
+    found = {f.name: f.default for f in fields(Config) if f.name in _LATER} | dict(values)
+    return {name: found.pop(name) for name in names if name in found} | found
 
 
 def _is_number(value: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,8 @@ def evidence(side: str) -> Quantity:
     """The mean absolute correlation in a learned covariance, of rows or of columns."""
 
     def measure(record: Record) -> float:
-        return strength(correlation(record["arrays"][f"{side}_covariance"]))
+        arrays: Mapping[str, Any] = record["arrays"]
+        return strength(correlation(arrays[f"{side}_covariance"]))
 
     name = {"row": "row", "col": "column"}[side]
     return Quantity(name=f"{name} covariance", measure=measure, unit="", relevant=0.01, digits=3)

@@ -83,7 +83,7 @@ def _measured(measure: Measure, record: Record) -> float:
         return math.nan
 
 
-def _part(record: Record, name: str) -> Mapping[str, Any]:
+def _part(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     part = record.get(name)
     return part if isinstance(part, dict) else {}
 

@@ -36,7 +36,7 @@ def _networks(records: tuple[Record, ...]) -> dict[int, Record]:
 
 
 def _panel(record: Record, side: str) -> Panel:
-    matrix = np.array(record["arrays"][side], dtype=float)
+    matrix = matrices.array(record, side)
     names = record["names"] if side == "row_covariance" else []
     beside = float(np.abs(matrix - np.diag(matrix.diagonal())).max())
     draw = partial(
@@ -51,7 +51,7 @@ def _table(records: tuple[Record, ...]) -> Table:
         for side, name in _SIDES.items():
             if side not in record["arrays"]:
                 continue
-            matrix = np.array(record["arrays"][side], dtype=float)
+            matrix = matrices.array(record, side)
             scale = np.sqrt(np.outer(matrix.diagonal(), matrix.diagonal()))
             related = matrices.off_diagonal((matrix / scale)[None])[0]
             eigenvalues = np.linalg.eigvalsh(matrix)
@@ -80,7 +80,7 @@ def draw(studies: Studies) -> Drawing | None:
         return None
     data = [
         matrices.long(
-            np.array(record["arrays"][side], dtype=float),
+            matrices.array(record, side),
             record["names"] if side == "row_covariance" else [],
             n=n,
             side=name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,9 +33,15 @@ def draw(axes: Axes, matrix: Matrix, limit: float, names: Sequence[str], label: 
     bar.outline.set_linewidth(0.5)
 
 
+def array(record: Record, name: str) -> Matrix:
+    """One of a record's arrays."""
+    arrays: Mapping[str, Any] = record["arrays"]
+    return np.array(arrays[name], dtype=float)
+
+
 def stacked(records: Iterable[Record], name: str) -> Matrix:
     """An array of many records, (records, p, p)."""
-    return np.array([record["arrays"][name] for record in records], dtype=float)
+    return np.array([array(record, name) for record in records])
 
 
 def off_diagonal(matrices: Matrix) -> Matrix:
