@@ -19,6 +19,7 @@ except ImportError as error:  # pragma: no cover
 
 import adareg
 from adareg.bench import report
+from adareg.lab import contest
 from adareg.lab import data as datasets
 from adareg.lab.atomic import write_atomically
 from adareg.lab.data import show
@@ -126,12 +127,31 @@ def reproduce(
     gpus_per_cell: Annotated[
         float | None, typer.Option(help="with ray on GPUs: the share of one, 0.5 by default")
     ] = None,
+    only: Annotated[
+        str | None, typer.Option(help="tables: suites or tables, or what these begin with: uci")
+    ] = None,
+    again: Annotated[
+        str | None, typer.Option(help="tables: methods to try again though recorded")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="tables: processes at once; one for each core")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="tables: stop after so many, to go on later")
+    ] = None,
 ) -> None:
     """Run experiments of the paper again; what is recorded already is not."""
     console = Console()
     if not names:
         terminal.experiments(console)
         return
+    options = {"only": _listed(only), "again": _listed(again), "jobs": jobs, "minutes": minutes}
+    network = {"device": device, "seeds": seeds, "set": settings, "address": address}
+    if contest.NAME in names:
+        _refuse(network | {"gpus-per-cell": gpus_per_cell}, "not with tables")
+        _contest(names, scale, _listed(methods), data, out, options)
+        return
+    _refuse(options, "only with tables")
     with _errors_in_one_line(), terminal.Terminal(console) as reporter:
         try:
             trainer = _engine(engine, device, address, gpus_per_cell)
@@ -144,6 +164,39 @@ def reproduce(
             )
             raise typer.Exit(130) from None
     terminal.say(console, f"all recorded below {out}")
+
+
+def _listed(names: str | None) -> list[str]:
+    return [name.strip() for name in names.split(",")] if names else []
+
+
+def _refuse(options: dict[str, Any], why: str) -> None:
+    for name, value in options.items():
+        if value not in (None, "", []):
+            raise typer.BadParameter(f"{value!r}: {why}", param_hint=f"--{name}")
+
+
+def _contest(
+    names: list[str],
+    scale: str,
+    methods: list[str],
+    directory: Path | None,
+    out: Path,
+    options: dict[str, Any],
+) -> None:
+    if names != [contest.NAME]:
+        raise typer.BadParameter("tables is run by itself, without other experiments")
+    with _errors_in_one_line():
+        from adareg.lab.contest.command import Request, reproduce
+
+        request = Request(scale=scale, methods=methods, **options)
+        try:
+            good = reproduce(request, directory, out, Console())
+        except KeyboardInterrupt:
+            typer.echo("stopped; the same command goes on from there")
+            raise typer.Exit(130) from None
+    if not good:
+        raise typer.Exit(1)
 
 
 def _engine(name: str, device: str, address: str | None, gpus_per_cell: float | None) -> lab.Engine:
@@ -181,7 +234,7 @@ def _reproduce(
         sources,
         store,
         seeds,
-        [name.strip() for name in methods.split(",")] if methods else None,
+        _listed(methods) or None,
         {key: value for key, _, value in pairs},
     )
     lab.run(jobs, finished, sources, store, engine, reporter)
@@ -339,3 +392,7 @@ def _remedy(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return ". Make room there, or name another place, and run the same command again"
     return ""
+
+
+if __name__ == "__main__":
+    app()

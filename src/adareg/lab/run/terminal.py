@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from adareg.lab import contest
 from adareg.lab.experiments import EXPERIMENTS, SCALES
 from adareg.lab.run.plan import Job
 from adareg.lab.run.records import NoRecordsError, Store
@@ -125,6 +126,7 @@ def experiments(console: Console) -> None:
     table = Table("experiment", "paper", "what", box=None, pad_edge=False)
     for name, experiment in EXPERIMENTS.items():
         table.add_row(name, experiment.figure, experiment.what)
+    table.add_row(contest.NAME, "not in the paper", contest.WHAT)
     console.print(table)
     console.print(f"\nadareg reproduce NAME --scale {'|'.join(SCALES)}", highlight=False)
 

@@ -1,0 +1,164 @@
+"""The three suites: which tables, which splits, what is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """A number that methods are compared by.
+
+    Attributes:
+        label: for people.
+        more: whether more of it is better.
+        relative: whether it is compared with the best method by a ratio; else by a difference.
+        digits: how many to show.
+    """
+
+    label: str
+    more: bool = False
+    relative: bool = True
+    digits: int = 3
+
+
+MEASURES: dict[str, Measure] = {
+    "rmse": Measure(label="RMSE"),
+    "log_likelihood": Measure(label="log likelihood", more=True, relative=False),
+    "arrmse": Measure(label="aRRMSE"),
+    "error": Measure(label="errors, %", digits=1),
+    "log_loss": Measure(label="log loss", relative=False),
+    "brier": Measure(label="Brier score", relative=False),
+    "calibration": Measure(label="calibration error", relative=False),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """Tables of one kind.
+
+    Attributes:
+        what: one line for people.
+        sets: at each scale, the keys of tables in ``data.DATASETS``.
+        measures: keys of ``MEASURES``, what counts first.
+    """
+
+    what: str
+    sets: dict[str, tuple[str, ...]]
+    measures: tuple[str, ...]
+
+
+SUITES: dict[str, Suite] = {
+    "regression": Suite(
+        what="one target; the public splits of the UCI benchmark",
+        sets={
+            "smoke": ("embedded-diabetes",),
+            "small": ("embedded-diabetes", "embedded-friedman"),
+            "paper": (
+                "uci-boston",
+                "uci-concrete",
+                "uci-energy",
+                "uci-kin8nm",
+                "uci-naval",
+                "uci-power",
+                "uci-wine",
+                "uci-yacht",
+            ),
+        },
+        measures=("rmse", "log_likelihood"),
+    ),
+    "multi-target": Suite(
+        what="several targets at once; five folds",
+        sets={
+            "smoke": ("embedded-linnerud",),
+            "small": ("embedded-linnerud",),
+            "paper": (
+                "mulan-edm",
+                "mulan-enb",
+                "mulan-jura",
+                "mulan-oes97",
+                "mulan-scpf",
+                "mulan-slump",
+                "mulan-wq",
+            ),
+        },
+        measures=("arrmse",),
+    ),
+    "classification": Suite(
+        what="classes; five stratified folds",
+        sets={
+            "smoke": ("embedded-iris",),
+            "small": ("embedded-wine", "embedded-cancer", "embedded-iris"),
+            "paper": (
+                "arff-column3c",
+                "arff-credit-g",
+                "arff-dermatology",
+                "arff-ecoli",
+                "arff-glass",
+                "arff-heart-statlog",
+                "arff-lymph",
+                "arff-vehicle",
+            ),
+        },
+        measures=("error", "log_loss", "brier", "calibration"),
+    ),
+}
+
+#: How many splits of each table are used at a scale.
+SPLITS = {"smoke": 1, "small": 1, "paper": 20}
+
+#: Tables by which something in the library was chosen, and what. The others were not looked at.
+DEVELOPMENT: dict[str, str] = {
+    **dict.fromkeys(
+        ("uci-boston", "uci-concrete", "uci-energy", "uci-yacht"),
+        "the tolerance of L-BFGS, the depth of the network and the noise of the error bars",
+    ),
+    **dict.fromkeys(
+        ("mulan-edm", "mulan-enb", "mulan-scpf", "mulan-slump"),
+        "the depth of the network and the noise of each target",
+    ),
+    **dict.fromkeys(
+        (
+            "arff-column3c",
+            "arff-ecoli",
+            "arff-glass",
+            "arff-heart-statlog",
+            "arff-lymph",
+            "arff-vehicle",
+        ),
+        "the classifier's count, dispersion and share of the shape",
+    ),
+    **dict.fromkeys(
+        ("embedded-diabetes", "embedded-wine", "embedded-cancer"),
+        "the constants of the evidence rule",
+    ),
+}
+
+
+def choose(scale: str, only: Iterable[str] = ()) -> dict[str, list[str]]:
+    """The tables of a scale by suite, all or those that some names stand for.
+
+    Args:
+        scale: a key of ``SPLITS``.
+        only: names of suites, of tables, or what a table's name begins with: ``uci``.
+
+    Raises:
+        ValueError: a name stands for nothing.
+    """
+    names = list(only)
+    chosen: dict[str, list[str]] = {}
+    used = set()
+    for title, suite in SUITES.items():
+        for table in suite.sets[scale]:
+            found = {n for n in names if n in (title, table) or table.startswith(f"{n}-")}
+            used |= found
+            if found or not names:
+                chosen.setdefault(title, []).append(table)
+    if unknown := [name for name in names if name not in used]:
+        known = [*SUITES, *(table for suite in SUITES.values() for table in suite.sets[scale])]
+        raise ValueError(
+            f"--only {','.join(unknown)}: no such suite or table at scale {scale}; there are: "
+            f"{', '.join(known)}"
+        )
+    return chosen
