@@ -16,6 +16,7 @@ from adareg.lab.judge.claims.show import criteria_as_markdown
 from adareg.lab.judge.claims.smalldata import judge
 from adareg.lab.report import studies, style
 from adareg.lab.report.figures import curves, smalldata
+from adareg.lab.rounding import written
 from adareg.lab.run.records import Store
 
 ROOT = Path(__file__).parents[1]
@@ -52,16 +53,19 @@ def _origin(found: list[studies.Study], rows: pd.DataFrame) -> Iterator[str]:
 def _ranks(rows: pd.DataFrame) -> Iterator[str]:
     yield "Average ranks over data sets, 1 the best:"
     yield ""
-    average = {m: smalldata.average_ranks(rows, m).mean() for m in smalldata.MEASURES}
+    average = {m: smalldata.overall_ranks(rows, m) for m in smalldata.MEASURES}
     yield "| method | " + " | ".join(name for name, _ in smalldata.MEASURES.values()) + " |"
     yield "|---|" + "--:|" * len(average)
-    for method in average["quality"].sort_values().index:
+    for method in sorted(average["quality"], key=average["quality"].__getitem__):
         yield (
             f"| {_name(method)} | "
-            + " | ".join(f"{r[method]:.1f}" for r in average.values())
+            + " | ".join(written(r[method], 1) for r in average.values())
             + " |"
         )
     yield ""
+
+
+_COSTS = {"trainings": 0, "one": 2, "cost": 1}  # and the digits to show
 
 
 def _costs(rows: pd.DataFrame) -> Iterator[str]:
@@ -71,8 +75,8 @@ def _costs(rows: pd.DataFrame) -> Iterator[str]:
     yield "| method | trainings | one training | all of them |"
     yield "|---|--:|--:|--:|"
     for row in smalldata.costs(rows).to_dict("records"):
-        numbers = f"{row['trainings']:.0f} | {row['one']:.2f} | {row['cost']:.1f}"
-        yield f"| {_name(row['method'])} | {numbers} |"
+        numbers = [written(row[name], digits) for name, digits in _COSTS.items()]
+        yield f"| {_name(row['method'])} | {' | '.join(numbers)} |"
     yield ""
 
 
@@ -91,7 +95,7 @@ def _gains(rows: pd.DataFrame) -> Iterator[str]:
         yield "|--:|" + "--:|" * len(methods)
         for n in sorted(set(rows.loc[rows["data"] == data, "n"])):
             cells = [_change(change, (data, n, method)) for method in others]
-            none = f"{level.loc[(data, n, 'none'), 'mean']:.1f}".replace("-", "−")
+            none = written(level.loc[(data, n, "none"), "mean"], 1)
             yield f"| {n:,} | {none} | {' | '.join(cells)} |"
 
 
@@ -113,7 +117,7 @@ def _choices(by_loss: pd.DataFrame, by_accuracy: pd.DataFrame) -> Iterator[str]:
     yield "|---|--:|" + "--:|" * (len(heads) + 1)
     for data, n in sorted(set(zip(by_accuracy["data"], by_accuracy["n"], strict=True))):
         each = [accuracy[choice][data, n, m] for m in methods for choice in accuracy]
-        numbers = [f"{x:.1f}" for x in (*each, accuracy["loss"][data, n, "evidence"])]
+        numbers = [written(x, 1) for x in (*each, accuracy["loss"][data, n, "evidence"])]
         yield f"| {data} | {n} | {' | '.join(numbers)} |"
 
 
@@ -121,8 +125,8 @@ def _change(table: pd.DataFrame, key: tuple[str, int, str]) -> str:
     if key not in table.index:
         return "–"
     mean, error = table.loc[key, "change"], table.loc[key, "standard_error"]
-    text = f"{mean:+.1f}".replace("-", "−")
-    return text if math.isnan(error) else f"{text} ± {error:.1f}"
+    text = written(mean, 1, "+")
+    return text if math.isnan(error) else f"{text} ± {written(error, 1)}"
 
 
 def _name(method: str) -> str:
@@ -138,14 +142,18 @@ def comparison(record: Path) -> str:
     for row in json.loads(record.read_text(encoding="utf-8"))["rows"]:
         name = f"*{row['data']}*" if row["held_out"] else row["data"]
         score, loss = row["none"]
-        cells = [name, str(row["n"]), f"{score:.2f} ({loss:.3f})"]
+        cells = [name, str(row["n"]), f"{written(score, 2)} ({written(loss, 3)})"]
         for method in ("weight_decay", "evidence"):
             mean, error, loss = row[method]
-            cells.append(f"{mean:+.2f} ± {error:.2f} ({loss:.3f})")
+            cells.append(f"{_with_error(mean, error)} ({written(loss, 3)})")
         mean, error = row["over"]
-        cells += [f"{mean:+.2f} ± {error:.2f}", f"{row['cost']:.2f}x"]
-        lines.append("| " + " | ".join(cells).replace("-", "−") + " |")
+        cells += [_with_error(mean, error), f"{written(row['cost'], 2)}x"]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _with_error(mean: float, error: float) -> str:
+    return f"{written(mean, 2, '+')} ± {written(error, 2)}"
 
 
 def deep_networks(record: Path) -> str:
@@ -162,9 +170,9 @@ def deep_networks(record: Path) -> str:
     for row in rows:
         cells = [str(row["layers"]), str(row["n"])]
         for runs in row["runs"].values():
-            test = sum(test for _, test in runs) / len(runs)
+            test = fmean(test for _, test in runs)
             collapsed = sum(train < 30 for train, _ in runs)
-            cells.append(f"{test:.0f}" + (f" ({collapsed} of {len(runs)})" if collapsed else ""))
+            cells.append(written(test, 0) + (f" ({collapsed} of {len(runs)})" if collapsed else ""))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -188,17 +196,17 @@ def depths(record: Path) -> str:
         right += loss[chosen] == min(loss)
         excess.append([100 * (x / min(loss) - 1) for x in loss])
         chosen_excess.append(excess[-1][chosen])
-        shown = [f"{e:.2f}" for e in evidence]
+        shown = [written(e, 2) for e in evidence]
         shown[chosen] = f"**{shown[chosen]}**"
-        cells = [f"{e} ({x:.3f})" for e, x in zip(shown, loss, strict=True)]
+        cells = [f"{e} ({written(x, 3)})" for e, x in zip(shown, loss, strict=True)]
         line = " | ".join([row["data"], str(row["n"]), *cells])
-        lines.append(f"| {line} |".replace("-", "−"))
-    fixed = ", ".join(f"{fmean(depth):.0f} %" for depth in zip(*excess, strict=True))
+        lines.append(f"| {line} |")
+    fixed = ", ".join(f"{written(fmean(depth), 0)} %" for depth in zip(*excess, strict=True))
     lines += [
         "",
         f"The depth of the highest evidence has the lowest test loss in {right} of {len(rows)}",
-        f"rows, and in the mean {fmean(chosen_excess):.0f} % more than the lowest. With 0 to "
-        f"{count - 1} hidden layers everywhere it is {fixed} more.",
+        f"rows, and in the mean {written(fmean(chosen_excess), 0)} % more than the lowest. With 0 "
+        f"to {count - 1} hidden layers everywhere it is {fixed} more.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -12,15 +12,27 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats  # type: ignore[import-untyped]
 
+from adareg.lab.rounding import SAFE, significant
+
 Numbers = npt.NDArray[np.float64]
 
 LEVEL = 0.05
 
 
 def ranks(scores: npt.ArrayLike) -> Numbers:  # (settings, methods) -> (settings, methods)
-    """Ranks in each setting, 1 for the highest score; equals share theirs, nan comes last."""
-    values = np.nan_to_num(np.asarray(scores, dtype=float), nan=-math.inf)
+    """Ranks in each setting, 1 for the highest score; equals share theirs, nan comes last.
+
+    Scores are means: those that differ in last bits alone are equal.
+    """
+    values = np.nan_to_num(_safe(scores), nan=-math.inf)
     return np.asarray(stats.rankdata(-values, axis=-1))
+
+
+def _safe(values: npt.ArrayLike) -> Numbers:
+    """Round to the digits on which sums of any order agree."""
+    numbers = np.asarray(values, dtype=float)
+    rounded = [significant(value, SAFE) for value in numbers.ravel()]
+    return np.array(rounded).reshape(numbers.shape)
 
 
 def friedman(scores: npt.ArrayLike) -> float:
@@ -62,7 +74,7 @@ def wilcoxon_holm(scores: Mapping[str, Sequence[float]], reference: str) -> dict
     """
     others = [name for name in scores if name != reference]
     base = np.asarray(scores[reference], dtype=float)
-    raw = {name: _wilcoxon(base - np.asarray(scores[name], dtype=float)) for name in others}
+    raw = {name: _wilcoxon(_safe(base - np.asarray(scores[name]))) for name in others}
     adjusted: dict[str, float] = {}
     largest = 0.0
     for i, name in enumerate(sorted(others, key=lambda other: raw[other])):

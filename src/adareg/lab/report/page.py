@@ -20,6 +20,7 @@ from adareg.lab.judge.claims.words import change
 from adareg.lab.report import cost, origin, render, studies
 from adareg.lab.report.figures import FIGURES, SMALL_DATA
 from adareg.lab.report.studies import Study
+from adareg.lab.rounding import short
 from adareg.lab.run.records import NoRecordsError, Record, Store
 
 #: How a verdict looks: its symbol, and the class of its style.
@@ -169,7 +170,7 @@ def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["short"] = lambda value: f"{value:.3g}".replace("-", "−")
+    environment.filters["short"] = short
     environment.globals.update(
         css=Markup(folder.joinpath("page.css").read_text(encoding="utf-8")),
         js=Markup(folder.joinpath("page.js").read_text(encoding="utf-8")),

@@ -11,6 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 
+from adareg.lab import rounding
 from adareg.lab.report import style
 from adareg.lab.report.figures.base import Drawing, Figure, Panel, Studies
 
@@ -30,7 +31,7 @@ def show(figure: Figure, studies: Studies) -> dict[str, Any]:
         "open": drawing.open,
         "legend": _legend(figure.key, drawing),
         "svg": file("image/svg+xml", style.alone(_whole(figure, drawing))),
-        "csv": file("text/csv", drawing.data.to_csv(index=False)),
+        "csv": file("text/csv", rounding.frame(drawing.data).to_csv(index=False)),
     }
 
 

@@ -59,7 +59,7 @@ def likeness(record: Record) -> float:
     """The correlation between two patterns: of the row covariance and of the weight's rows."""
     learned = off_diagonal(correlation(record["arrays"]["row_covariance"]))
     weights = off_diagonal(record["arrays"]["correlation"])
-    if learned.std() == 0 or weights.std() == 0:
+    if np.ptp(learned) == 0 or np.ptp(weights) == 0:
         return 0.0  # no pattern is like no other
     return float(np.corrcoef(learned, weights)[0, 1])
 

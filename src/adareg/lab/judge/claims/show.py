@@ -19,9 +19,11 @@ from adareg.lab.judge.claims.base import (
     REPRODUCED,
     VERDICTS,
     Claim,
+    Effect,
     Judgement,
 )
 from adareg.lab.judge.claims.smalldata import CRITERIA, MET, NOT_MET
+from adareg.lab.rounding import significant
 
 STYLES = {
     REPRODUCED: "green",
@@ -129,7 +131,13 @@ def as_json(judgements: Mapping[str, Judgement]) -> str:
             "where": claims[key].where,
             "experiments": list(claims[key].experiments),
             **asdict(judgement),
+            "effects": [_rounded(effect) for effect in judgement.effects],
         }
         for key, judgement in judgements.items()
     }
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _rounded(effect: Effect) -> dict[str, Any]:
+    sizes = {name: significant(getattr(effect, name)) for name in ("value", "low", "high")}
+    return asdict(effect) | sizes

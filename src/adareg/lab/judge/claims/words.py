@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from adareg.lab.judge.claims.base import Effect
+from adareg.lab.rounding import written
 from adareg.lab.train.methods import METHODS
 
 
@@ -14,8 +15,7 @@ def number(value: float, digits: int = 2) -> str:
     >>> number(-1.234, 1)
     '−1.2'
     """
-    text = f"{value:.{digits}f}"
-    return f"{0:.{digits}f}" if float(text) == 0 else text.replace("-", "−")
+    return written(value, digits)
 
 
 def signed(value: float, digits: int = 2) -> str:

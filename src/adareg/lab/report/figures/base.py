@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from adareg.lab.experiments import SCALES
 from adareg.lab.report.studies import Study, command
 from adareg.lab.report.style import Dashes
+from adareg.lab.rounding import fixed, written
 
 Studies = Mapping[str, Study]
 
@@ -104,8 +105,7 @@ def number(value: float, digits: int = 2, sign: bool = False) -> Cell:
     """A cell with a number; a dash where there is none."""
     if not math.isfinite(value):
         return Cell("–", "")
-    text = f"{value:+,.{digits}f}" if sign else f"{value:,.{digits}f}"
-    return Cell(text.replace("-", "−"), value)
+    return Cell(written(value, digits, "+," if sign else ","), fixed(value, digits))
 
 
 def spread(mean: float, error: float, digits: int = 2, sign: bool = False) -> Cell:
@@ -113,7 +113,7 @@ def spread(mean: float, error: float, digits: int = 2, sign: bool = False) -> Ce
     cell = number(mean, digits, sign)
     if not math.isfinite(error) or not isinstance(cell.value, float):
         return cell
-    return Cell(f"{cell.text} ± {error:.{digits}f}", mean)
+    return Cell(f"{cell.text} ± {written(error, digits)}", cell.value)
 
 
 def scales(*studies: Study) -> str:

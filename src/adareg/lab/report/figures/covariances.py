@@ -20,6 +20,7 @@ from adareg.lab.report.figures.base import (
     number,
     scales,
 )
+from adareg.lab.rounding import short, significant
 from adareg.lab.run.records import Record
 
 NAME = "mnist-covariances"
@@ -63,7 +64,7 @@ def _table(records: tuple[Record, ...]) -> Table:
                     Cell(style.label(record["method"]), record["method"]),
                     number(record["seed"], 0),
                     Cell(name, name),
-                    *(Cell(f"{value:.3g}", float(value)) for value in values),
+                    *(Cell(short(value), significant(value, 3)) for value in values),
                     number(float(related), 3),
                 ]
             )

@@ -25,6 +25,7 @@ from adareg.lab.report.figures.base import (
     scales,
 )
 from adareg.lab.report.studies import Study
+from adareg.lab.rounding import SAFE, short, significant, written
 
 NAMES = tuple(experiment.name for experiment in GROUPS["smalldata"])
 CELL = ["data", "n"]
@@ -67,6 +68,12 @@ def average_ranks(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
     return found.groupby("data").mean()
 
 
+def overall_ranks(rows: pd.DataFrame, measure: str) -> dict[str, float]:
+    """Return the mean over data sets of each method's average rank; equals are equal."""
+    each = average_ranks(rows, measure)
+    return {str(method): significant(rank, SAFE) for method, rank in each.mean().items()}
+
+
 def draw_ranks(axes: Axes, average: Mapping[str, float], difference: float) -> None:
     """A critical-difference diagram: bars join methods that cannot be told apart."""
     names = sorted(average, key=lambda name: average[name])
@@ -86,18 +93,18 @@ def draw_ranks(axes: Axes, average: Mapping[str, float], difference: float) -> N
         y = -0.8 - 0.35 * len(bars) - (i if left else k - 1 - i)
         _label(axes, name, average[name], y, -0.1 * k if left else 1 + 1.1 * k, left)
     axes.plot([1, min(1 + difference, k)], [1.25, 1.25], color=style.INK, linewidth=1.5)
-    axes.text(1, 1.35, f"critical difference {difference:.2f}", ha="left", va="bottom")
+    axes.text(1, 1.35, f"critical difference {written(difference, 2)}", ha="left", va="bottom")
 
 
 def _label(axes: Axes, name: str, rank: float, y: float, edge: float, left: bool) -> None:
     look = style.look(name)
     axes.plot([rank, rank, edge], [0, y, y], color=look.colour, linewidth=1)
     axes.plot([rank], [0], marker=look.marker, color=look.colour, linestyle="none")
-    text = f"{_short(name)} {rank:.1f}"
+    text = f"{_name(name)} {written(rank, 1)}"
     axes.text(edge, y + 0.08, text, ha="left" if left else "right", va="bottom")
 
 
-def _short(method: str) -> str:
+def _name(method: str) -> str:
     return style.label(method).split(" (")[0]
 
 
@@ -113,7 +120,7 @@ def draw_diagrams(studies: Studies) -> Drawing | None:
         if each.shape[1] < 2:
             return None
         difference = rank_tests.critical_difference(each.shape[1], len(each))
-        average = {str(m): float(rank) for m, rank in each.mean().items()}
+        average = overall_ranks(rows, measure)
         draw = partial(draw_ranks, average=average, difference=difference)
         panels.append(Panel(name, draw))
         tables.append(_rank_table(each, rows, measure))
@@ -152,18 +159,18 @@ def _rank_table(each: pd.DataFrame, rows: pd.DataFrame, measure: str) -> Table:
         f"Average ranks by {name}{_friedman(each)}. The last row: Wilcoxon's signed-rank test "
         "over all cells against evidence, with Holm's correction"
     )
-    return Table(["data", *map(_short, each.columns)], lines, caption)
+    return Table(["data", *map(_name, each.columns)], lines, caption)
 
 
 def _probability(p: float) -> Cell:
-    return Cell("< 0.001", p) if p < 0.001 else number(p, 3)
+    return Cell("< 0.001", significant(p)) if p < 0.001 else number(p, 3)
 
 
 def _friedman(each: pd.DataFrame) -> str:
     if min(each.shape) < 3:
         return ""
     p = rank_tests.friedman(-each)
-    return f" (all methods alike: p = {p:.2g}, Friedman's test over data sets)"
+    return f" (all methods alike: p = {short(p, 2)}, Friedman's test over data sets)"
 
 
 def draw_gains(studies: Studies) -> Drawing | None:
@@ -239,7 +246,7 @@ def costs(rows: pd.DataFrame) -> pd.DataFrame:
     logs = both.assign(**{name: np.log(both[name]) for name in ("one", "cost", "samples")})
     table = logs.groupby("method")[columns].mean().reset_index()
     table = table.assign(**{name: np.exp(table[name]) for name in ("one", "cost", "samples")})
-    rank = average_ranks(rows, "quality").mean()
+    rank = overall_ranks(rows, "quality")
     table = table.assign(rank=table["method"].map(rank))
     order = {name: i for i, name in enumerate(style.ordered(table["method"]))}
     return table.sort_values("method", key=lambda column: column.map(order))
@@ -256,7 +263,7 @@ def _scatter(axes: Axes, table: pd.DataFrame) -> None:
         ratio = table["cost"] / row["cost"]
         left = bool((near & (ratio > 1.3) & (ratio < 4)).any())  # another marker is in the way
         axes.annotate(
-            _short(str(row["method"])), (row["cost"], row["rank"]), (-6 if left else 6, 4),
+            _name(str(row["method"])), (row["cost"], row["rank"]), (-6 if left else 6, 4),
             textcoords="offset points", fontsize=8, ha="right" if left else "left",
         )  # fmt: skip
     axes.set_xscale("log")
@@ -268,7 +275,7 @@ def _scatter(axes: Axes, table: pd.DataFrame) -> None:
 def _cost_table(table: pd.DataFrame) -> Table:
     rows: list[Sequence[Cell]] = [
         [
-            Cell(_short(str(row["method"])), str(row["method"])),
+            Cell(_name(str(row["method"])), str(row["method"])),
             number(row["trainings"], 0),
             number(row["one"], 2),
             number(row["cost"], 1),
