@@ -4,8 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from fabricated_records import fill, record
-from read_page import Page
 
 from adareg.lab.experiments import EXPERIMENTS
 from adareg.lab.experiments.smalldata import METHODS
@@ -14,6 +12,8 @@ from adareg.lab.judge.claims.smalldata import CRITERIA, judge
 from adareg.lab.report import build
 from adareg.lab.run.records import Store
 from adareg.lab.train.stacked import Replica
+from fabricated_records import fill, record
+from read_page import Page
 
 NAMES = [name for name in EXPERIMENTS if name.startswith("smalldata-")]
 

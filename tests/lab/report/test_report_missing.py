@@ -4,14 +4,14 @@ import json
 
 import pandas as pd
 import pytest
-from fabricated_records import fill, record
-from read_page import Page
 
 from adareg.lab.experiments import EXPERIMENTS
 from adareg.lab.report import build
 from adareg.lab.report.studies import readable
 from adareg.lab.run.records import Store
 from adareg.lab.train.stacked import Replica
+from fabricated_records import fill, record
+from read_page import Page
 
 
 def test_what_is_missing_is_said_and_the_rest_is_drawn(tmp_path):

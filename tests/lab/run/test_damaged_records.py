@@ -5,11 +5,11 @@ import json
 import os
 
 import pytest
-from fabricated_records import fill
 from typer.testing import CliRunner
 
 from adareg.cli import app
 from adareg.lab import atomic
+from fabricated_records import fill
 
 
 def run(command, folder):
