@@ -85,6 +85,17 @@ def rounded(number, digits):
     return f"{round(number, 9):.{digits}f}"
 
 
+def test_the_contests_picture_is_what_its_records_give(results):
+    rows = results["Results"](ROOT / "results/tables").frame()
+    path = ROOT / "results/tables.svg"
+    assert path.exists() == (not rows.empty)
+    if path.exists():
+        committed, drawn = path.read_text(), results["draw"](rows)
+        assert re.findall(r">([^<>\n]+)</text>", drawn) == re.findall(
+            r">([^<>\n]+)</text>", committed
+        )
+
+
 def signed(number, digits):
     return f"{round(number, 9):+.{digits}f}".replace("-", "−")
 
@@ -262,7 +273,7 @@ def test_what_is_said_of_choosing_by_evidence_holds():
 def test_tables_in_the_documents_are_those_of_the_records():
     """``python tools/tables.py`` writes them."""
     pages = runpy.run_path(str(ROOT / "tools/tables.py"))["pages"]()
-    assert len(pages) == 2
+    assert len(pages) == 3
     for page, text in pages.items():
         assert page.read_text() == text
 

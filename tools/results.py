@@ -10,6 +10,8 @@ import re
 from datetime import date
 from pathlib import Path
 
+from adareg.lab.contest.figure import draw
+from adareg.lab.contest.results import Results
 from adareg.lab.judge.claims import Records, judge, smalldata
 from adareg.lab.judge.claims.show import as_markdown, criteria_as_markdown, measured_as_markdown
 from adareg.lab.report import build, figure
@@ -72,10 +74,13 @@ def readme(text: str) -> str:
 
 
 def main() -> None:
-    """Write all four."""
+    """Write all of them."""
     (ROOT / "results/README.md").write_text(measured(), encoding="utf-8")
     (ROOT / "results/report.html").write_text(build(RECORDS), encoding="utf-8")
     (ROOT / "results/gain.svg").write_text(figure(RECORDS, "gain"), encoding="utf-8")
+    contest = Results(ROOT / "results/tables").frame()
+    if not contest.empty:
+        (ROOT / "results/tables.svg").write_text(draw(contest), encoding="utf-8")
     page = ROOT / "README.md"
     page.write_text(readme(page.read_text(encoding="utf-8")), encoding="utf-8")
 

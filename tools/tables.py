@@ -1,4 +1,4 @@
-"""Write the tables of docs/smalldata.md and docs/evidence.md from what is in results/.
+"""Write the tables of docs/smalldata.md, docs/evidence.md and docs/tables.md from results/.
 
 python tools/tables.py
 """
@@ -11,6 +11,8 @@ from statistics import fmean
 
 import pandas as pd
 
+from adareg.lab.contest import page as contest
+from adareg.lab.contest.results import Results
 from adareg.lab.judge.claims import Records
 from adareg.lab.judge.claims.show import criteria_as_markdown
 from adareg.lab.judge.claims.smalldata import judge
@@ -21,7 +23,7 @@ from adareg.lab.run.records import Store
 
 ROOT = Path(__file__).parents[1]
 BENCHMARK, RULE = ROOT / "docs/smalldata.md", ROOT / "docs/evidence.md"
-BEGIN, END = "<!-- tables: begin; written by tools/tables.py -->\n", "<!-- tables: end -->"
+CONTEST = ROOT / "docs/tables.md"
 
 
 def tables(records: Path, by_accuracy: Path) -> str:
@@ -211,10 +213,17 @@ def depths(record: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def filled(text: str, tables: str) -> str:
-    """A page with its tables."""
-    head, rest = text.split(BEGIN)
-    return head + BEGIN + tables + END + rest.split(END)[1]
+def filled(text: str, tables: str, part: str = "tables") -> str:
+    """A page with its tables, or with another part that is between comments."""
+    begin, end = f"<!-- {part}: begin; written by tools/tables.py -->\n", f"<!-- {part}: end -->"
+    head, rest = text.split(begin)
+    return head + begin + tables + end + rest.split(end)[1]
+
+
+def contest_page(text: str) -> str:
+    """The contest's page with its methods and results."""
+    text = filled(text, contest.methods_as_markdown(), "methods")
+    return filled(text, contest.results_as_markdown(Results(ROOT / "results/tables").frame()))
 
 
 def pages() -> dict[Path, str]:
@@ -225,7 +234,8 @@ def pages() -> dict[Path, str]:
         + deep_networks(ROOT / "results/bench/evidence-deep.json")
         + depths(ROOT / "results/bench/evidence-depths.json"),
     }
-    return {page: filled(page.read_text(encoding="utf-8"), text) for page, text in made.items()}
+    texts = {page: filled(page.read_text(encoding="utf-8"), text) for page, text in made.items()}
+    return {**texts, CONTEST: contest_page(CONTEST.read_text(encoding="utf-8"))}
 
 
 if __name__ == "__main__":

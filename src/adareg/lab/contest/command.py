@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 import sklearn  # type: ignore[import-untyped]
 import torch
 from rich.console import Console
 
-from adareg.lab.contest import NAME
+from adareg.lab.contest import NAME, judge, page
 from adareg.lab.contest.results import Results
 from adareg.lab.contest.run import Outcome, Tell, carry_out, names_of, plan
-from adareg.lab.contest.suites import SPLITS
+from adareg.lab.contest.suites import MEASURES, SPLITS, SUITES
+from adareg.lab.rounding import written
 from adareg.lab.run.plan import environment
 
 
@@ -78,3 +80,20 @@ def _conclude(outcome: Outcome, results: Results, tell: Tell) -> None:
     if outcome.failed:
         tell(f"{len(outcome.failed)} trials failed: {names_of(outcome.failed)}")
     tell(f"{len(outcome.done)} trials recorded below {results.root}")
+    for line in summary(results.frame()):
+        tell(line)
+
+
+def summary(rows: pd.DataFrame) -> Iterator[str]:
+    """A line for each measure: average ranks, the best first."""
+    if rows.empty:
+        return
+    every = judge.with_published(rows)
+    for suite in judge.suites_of(rows):
+        for measure in SUITES[suite].measures[:2]:
+            found = judge.standing(every[every["suite"] == suite], measure)
+            if found is not None:
+                ranks = (
+                    f"{page.label(str(m))} {written(rank, 1)}" for m, rank in found.average.items()
+                )
+                yield f"{suite}, average ranks by {MEASURES[measure].label}: {', '.join(ranks)}"

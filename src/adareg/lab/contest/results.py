@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import os
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -14,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from adareg.lab.atomic import write_atomically
 from adareg.lab.contest.trial import FORMAT, Record, Trial
 
 _ENDS = (".jsonl", ".jsonl.gz")
@@ -77,7 +77,7 @@ class Results:
             path.unlink()
 
     def frame(self) -> pd.DataFrame:
-        """A row for each trial: suite, table, split, method, rows, scores, seconds."""
+        """A row for each trial: what it was, its scores and seconds, versions and machine."""
         return pd.DataFrame([_row(record) for record in self.read()])
 
 
@@ -85,7 +85,12 @@ def _row(record: Record) -> Record:
     names = ("suite", "table", "split", "method", "rows", "inputs", "outputs")
     seconds = {f"{name}_seconds": value for name, value in record["seconds"].items()}
     scores = {k: v for k, v in record["scores"].items() if not isinstance(v, list)}
-    return {**{name: record.get(name) for name in names}, **scores, **seconds}
+    return {
+        **{name: record.get(name) for name in names},
+        **scores,
+        **seconds,
+        **record.get("environment", {}),
+    }
 
 
 def _trial(record: Record) -> Trial:
@@ -111,15 +116,7 @@ def _write(path: Path, records: Iterable[Record]) -> None:
     content = "".join(f"{line}\n" for line in lines).encode()
     if path.suffix == ".gz":
         content = gzip.compress(content, mtime=0)
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".partial", delete=False) as file:
-        try:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(file.name, path)
-        except OSError:
-            os.unlink(file.name)
-            raise
+    write_atomically(path, content)
 
 
 def _short(value: Any) -> Any:

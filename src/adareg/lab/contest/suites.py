@@ -108,7 +108,7 @@ SUITES: dict[str, Suite] = {
 #: How many splits of each table are used at a scale.
 SPLITS = {"smoke": 1, "small": 1, "paper": 20}
 
-#: Tables by which something in the library was chosen, and what. The others were not looked at.
+#: Tables that were used to choose something in the library, and what. The others were not.
 DEVELOPMENT: dict[str, str] = {
     **dict.fromkeys(
         ("uci-boston", "uci-concrete", "uci-energy", "uci-yacht"),

@@ -90,7 +90,7 @@ def test_a_disk_that_is_full_leaves_what_was_there(tmp_path, monkeypatch):
     def fail(*args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("os.replace", fail)
+    monkeypatch.setattr("os.fsync", fail)
     with pytest.raises(OSError, match="No space"):
         results.add(record(1))
     assert path.read_bytes() == before
