@@ -76,16 +76,20 @@ def run(trial: Trial, directory: Path | None, environment: dict[str, Any]) -> Re
 def _measured(
     method: Method, model: Any, problem: Problem
 ) -> tuple[Any, dict[str, float], dict[str, Any]]:
-    """The model, its seconds and its scores; ``noise`` is the time for error bars beside a fit."""
-    started = time.perf_counter()
+    """The model, its seconds of one core and its scores.
+
+    Processor time, which other work on the machine does not change; ``noise`` is the time for
+    error bars beside a fit.
+    """
+    started = time.process_time()
     model.fit(problem.x, problem.y)
-    fitted = time.perf_counter()
+    fitted = time.process_time()
     noise = None
     if method.noise is not None and not problem.classes and problem.outputs == 1:
         noise = method.noise(model, problem)
-    known = time.perf_counter()
+    known = time.process_time()
     predicted, deviation = _predictions(method, model, problem, noise)
-    ended = time.perf_counter()
+    ended = time.process_time()
     seconds = {"fit": fitted - started, "noise": known - fitted, "predict": ended - known}
     return model, seconds, _scores(problem, predicted, deviation)
 
