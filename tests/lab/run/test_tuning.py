@@ -54,7 +54,9 @@ def test_spaces_are_logarithmic_or_not():
         space = METHODS[name].tunes
         if space is not None:
             tuned = METHODS[name].tuned(space.high)
-            assert getattr(tuned, space.field) == space.high
+            assert [i.strength for i in tuned.ingredients if isinstance(i, space.of)] == [
+                space.high
+            ]
 
 
 def test_the_lowest_finite_loss_is_chosen():
@@ -195,7 +197,7 @@ def test_costs_by_hand():
 def test_the_time_of_a_training_is_the_sum_of_its_parts(monkeypatch):
     """Each part is said to take as long as its name: a step 1 s, an update 10 s, a look 100 s."""
     monkeypatch.setattr(constants, "DEFAULTS", Constants(first=7))
-    clock = {"step": 1.0, "update": 10.0, "update_evidence": 10.0, "check": 100.0}
+    clock = {"step": 1.0, "update": 10.0, "after_block": 10.0, "check": 100.0}
     name = lambda part: getattr(part, "func", part).__name__  # noqa: E731
     monkeypatch.setattr(costs, "_time", lambda part, burst, device: clock[name(part)])
     source = fake("digits")

@@ -1,11 +1,15 @@
 """The table of methods, and DeCov by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from adareg.lab.train.config import Config
-from adareg.lab.train.methods import METHODS, Method, decov, find
+from adareg.lab.train.ingredients import Augmentation, PaperPrior, WeightDecay
+from adareg.lab.train.ingredients.decov import decov
+from adareg.lab.train.methods import METHODS, find
 from adareg.lab.train.networks import ARCHITECTURES, Architecture, Network
 
 CONFIG = Config(data="digits", n=50, batch=8, blocks=1, epochs=1, weight_decay=0.3, dropout=0.2)
@@ -26,12 +30,21 @@ def test_decov_is_the_off_diagonal_part_of_numpys_covariance():
 
 
 def test_strengths_are_the_cells_or_the_methods_own():
-    assert METHODS["none"].strengths(CONFIG)[:3] == (0, 0, 0)
-    assert METHODS["weight-decay"].strengths(CONFIG).weight_decay == 0.3
-    assert Method(label="x", weight_decay=0.1).strengths(CONFIG).weight_decay == 0.1
-    assert METHODS["dropout"].strengths(CONFIG).dropout == 0.2
-    assert METHODS["adareg"].strengths(CONFIG).adareg == 1e-4
-    assert Method(label="x", rule="joint", strength=0.5).strengths(CONFIG).adareg == 0.5
+    assert METHODS["none"].used(CONFIG) == []
+    assert WeightDecay().strength_in(CONFIG) == 0.3
+    assert WeightDecay(0.1).strength_in(CONFIG) == 0.1
+    assert METHODS["weight-decay"].optimizer(CONFIG) == {"weight_decay": 0.3}
+    assert METHODS["dropout"].network(CONFIG) == {"dropout": 0.2}
+    assert METHODS["adareg"].ingredients[0].strength_in(CONFIG) == 1e-4
+    assert PaperPrior(0.5, rule="joint").strength_in(CONFIG) == 0.5
+
+
+def test_what_has_no_strength_in_a_cell_is_not_used():
+    without = replace(CONFIG, weight_decay=0.0)
+    assert METHODS["weight-decay"].used(without) == []
+    assert METHODS["adareg+weight-decay"].used(without) == [PaperPrior(rule="official")]
+    assert METHODS["weight-decay"].tuned(0.5).used(without) == [WeightDecay(0.5)]
+    assert METHODS["none"].used(replace(CONFIG, augment=True)) == [Augmentation()]
 
 
 def test_an_unknown_method_lists_the_known():

@@ -4,7 +4,7 @@ import gc
 import math
 import weakref
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -16,8 +16,18 @@ from adareg.core import rules
 from adareg.core.evidence import constants
 from adareg.core.evidence.constants import Constants
 from adareg.lab.run import cell
-from adareg.lab.train import augmentation, operations, plain_loop, stacked, stacked_priors
+from adareg.lab.train import operations, plain_loop, stacked
 from adareg.lab.train.config import Config
+from adareg.lab.train.ingredients import (
+    DeCov,
+    Dropout,
+    PaperPrior,
+    Scaled,
+    WeightDecay,
+    augmentation,
+)
+from adareg.lab.train.ingredients.base import Part, StackedPart
+from adareg.lab.train.ingredients.evidence_prior import StackedEvidence
 from adareg.lab.train.methods import METHODS, Method
 from adareg.lab.train.networks import ARCHITECTURES
 from adareg.lab.train.stacked import Data, Replica, Trainer, products, stacks
@@ -73,10 +83,13 @@ def test_every_method_stacked_is_the_method_alone(name):
 def test_many_updates_of_learned_priors_stay_those_of_networks_alone(name, monkeypatch):
     """Thirty-six steps: updates of the evidence rule from the eighth on, two of the peer."""
     monkeypatch.setattr(constants, "DEFAULTS", Constants(first=8))
-    update, updated = stacked_priors.Evidence.update, []
-    monkeypatch.setattr(
-        stacked_priors.Evidence, "update", lambda self, *args: updated.append(update(self, *args))
-    )
+    update, updated = StackedEvidence.update, []
+
+    def counted(self):
+        updated.append(update(self))
+        return updated[-1]
+
+    monkeypatch.setattr(StackedEvidence, "update", counted)
     methods = ("evidence", "marginal-likelihood", "early-stopping")
     config = config_for(name, blocks=2, epochs=6)
     seeds = (0,) if name == "mnist" else (0, 1)
@@ -93,9 +106,9 @@ def test_other_networks_too(name):
 
 def test_each_replica_can_have_strengths_of_its_own(monkeypatch):
     own = {
-        "mild": Method(label="mild", weight_decay=1e-3, decov=0.05, dropout=0.3),
-        "strong": Method(label="strong", weight_decay=0.1, rule="joint", strength=1e-2),
-        "other": Method(label="other", decov=True, dropout=0.7, rule="joint", layers="fc"),
+        "mild": Method("mild", (WeightDecay(1e-3), DeCov(0.05), Dropout(0.3))),
+        "strong": Method("strong", (WeightDecay(0.1), PaperPrior(1e-2, rule="joint"))),
+        "other": Method("other", (DeCov(), Dropout(0.7), PaperPrior(rule="joint", layers="fc"))),
     }
     for name, method in own.items():
         monkeypatch.setitem(METHODS, name, method)
@@ -110,8 +123,62 @@ def test_a_rule_from_outside_trains_in_a_stack(monkeypatch):
         row = yield from adareg.solve_side(W, prior.col, W.shape[-1], bounds)
         return adareg.MatrixNormal(row, prior.col)
 
-    monkeypatch.setitem(METHODS, "rows", Method(label="rows", rule="rows", layers="all"))
+    monkeypatch.setitem(METHODS, "rows", Method("rows", (PaperPrior(rule="rows", layers="all"),)))
     compare(fake("digits"), config_for("digits"), [Replica("rows", s) for s in (0, 1)])
+
+
+@dataclass(frozen=True)
+class Sparsity(Scaled):
+    """A new ingredient, all of it: the L1 norm of the last layer's weight."""
+
+    strength: float = 1e-3
+
+    def alone(self, training):
+        return SparsityAlone(self.strength, training.network.fc[-1].weight)
+
+    @classmethod
+    def stacked(cls, own, trainer):
+        return SparsityStacked(own, trainer)
+
+
+class SparsityAlone(Part):
+    def __init__(self, strength, weight):
+        self.strength, self.weight = strength, weight
+
+    def loss(self, hidden):
+        return self.strength * self.weight.abs().sum()
+
+
+class SparsityStacked(StackedPart):
+    def __init__(self, own, trainer):
+        self.weight = f"{trainer.stack.last}.weight"
+        self.parameters, self.members = trainer.stack.parameters, trainer.members(own)
+        self.strength = Scaled.strengths(own, trainer)[self.members, None, None]
+
+    def add_gradients(self, grads):
+        signs = self.parameters[self.weight][self.members].sign()
+        grads[self.weight][self.members] += self.strength * signs
+
+
+def test_a_new_ingredient_is_a_class_and_a_row(monkeypatch):
+    added = {
+        "sparse": Method("sparse", (Sparsity(),)),
+        "sparse+dropout": Method("sparse + dropout", (Sparsity(0.1), Dropout(0.2))),
+    }
+    for name, method in added.items():
+        monkeypatch.setitem(METHODS, name, method)
+    config, replicas = config_for("digits"), [Replica(m, s) for m in added for s in (0, 1)]
+    compare(fake("digits"), config, replicas)
+    sparse, plain = (
+        plain_loop.train(Replica(m, 0), config, *double("digits"))[0]
+        for m in ("sparse+dropout", "none")
+    )
+    assert sparse.fc[-1].weight.abs().sum() < 0.9 * plain.fc[-1].weight.abs().sum()
+
+
+def double(name):
+    source = fake(name)
+    return source.x_train.double(), source.y_train
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -130,8 +197,9 @@ def test_neighbours_in_the_table_of_methods_share_ingredients():
     data = Data(source, config, torch.device("cpu"), torch.float64)
     for group in stacks([Replica(m, s) for m in METHODS for s in (0, 1)]):
         trainer = Trainer(group, ARCHITECTURES["mnist"], config, data)
-        members = [trainer._decayed, trainer._dropped, *trainer._regularized.values()]
-        assert all(found is None or isinstance(found, slice) for found in members)
+        for part in trainer.parts:
+            found = getattr(part, "members", None) or {"all": getattr(part, "_members", slice(0))}
+            assert all(isinstance(members, slice) for members in found.values())
 
 
 def test_a_gpus_convolution_and_pooling_are_torchs():

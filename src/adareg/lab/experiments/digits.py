@@ -2,7 +2,6 @@
 
 from adareg.lab.experiments.base import Experiment, grid
 from adareg.lab.train.config import Config
-from adareg.lab.train.methods import METHODS
 
 
 def cells(scale: str) -> list[Config]:
@@ -18,10 +17,19 @@ EXPERIMENT = Experiment(
     name="digits",
     figure="as Fig. 2, 4, 6",
     what="8 x 8 digits: test accuracy of every method as the training set grows",
-    methods=tuple(
-        name
-        for name, method in METHODS.items()
-        if method.layers in ("last", "fc") and not method.stop_early
+    methods=(
+        "none",
+        "decov",
+        "weight-decay",
+        "adareg+weight-decay",
+        "adareg-official",
+        "adareg-joint",
+        "adareg-fc",
+        "adareg",
+        "adareg+dropout",
+        "dropout",
+        "batch-norm",
+        "adareg+batch-norm",
     ),
     seeds={"smoke": 2, "small": 10, "paper": 20},
     cells=cells,

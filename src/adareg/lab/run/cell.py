@@ -43,19 +43,12 @@ def check(config: Config, source: Dataset, replicas: Sequence[Replica]) -> None:
         raise ValueError(f"n={config.n}: {source.name} has {source.n_train} training samples")
     if config.augment and source.x_train.ndim != 4:
         raise ValueError(f"augment=True: {source.name} has no images to crop and flip")
-    for method in {METHODS[replica.method] for replica in replicas}:
-        if method.layers == "conv" and not ARCHITECTURES[config.data].channels:
-            raise ValueError(f"{method.label}: the network for {config.data} has no convolutions")
+    for name in dict.fromkeys(replica.method for replica in replicas):
+        METHODS[name].check(config, ARCHITECTURES[config.data])
     if config.choose == "accuracy" and source.task == "regression":
         raise ValueError(f"choose='accuracy': {source.name} has no classes; use choose='loss'")
     if config.trials and not config.held_out:
         raise ValueError(f"n={config.n}: trials need five samples or more, to hold out a fifth")
-    normed = any(METHODS[replica.method].batch_norm for replica in replicas)
-    if normed and 1 in (config.n % config.batch, config.n, config.batch):
-        raise ValueError(
-            f"n={config.n}, batch={config.batch}: a batch of one sample has no variance for batch "
-            f"normalisation; choose other sizes, or leave its methods out"
-        )
 
 
 def run(

@@ -25,11 +25,10 @@ from adareg.lab.run.records import Record, Store
 from adareg.lab.run.schema import Metrics
 from adareg.lab.run.tuning import samples, trainings
 from adareg.lab.train.config import Config
+from adareg.lab.train.ingredients.workshop import workshop_of
 from adareg.lab.train.networks import ARCHITECTURES
 from adareg.lab.train.plain_loop import Training
 from adareg.lab.train.stacked import Replica, products
-from adareg.lab.train.stacked_priors import workshop
-from adareg.nn.evidence import Evidence as Clock
 
 #: Turns that are timed, at most, after the first ones; what is rare has one in every so many.
 _TURNS, _WARM_UP, _RARE = 25, 4, 7
@@ -47,7 +46,7 @@ def measure(
     hold on any machine, seconds only on this one. Where a network is trained fastest: on the
     device if it has convolutions, else on a CPU.
     """
-    where = workshop(ARCHITECTURES[config.data], device)
+    where = workshop_of(ARCHITECTURES[config.data], device)
     names = list(dict.fromkeys(["none", *methods]))
     with products(config.precision) as dtype:
         x = source.x_train.to(where, dtype)
@@ -152,15 +151,8 @@ def _parts(training: Training) -> list[_Part]:
     steps = epochs * math.ceil(config.n / config.batch)
     burst = min(_BURST, -(-steps // 100))
     parts = [_Part(partial(training.step, *next(batches)), steps, 1, burst)]
-    if training.method.rule == "evidence":
-        clock = Clock(config.n, training.task)
-        due = sum(clock.is_due(step, None) for step in range(1, steps + 1))
-        parts.append(_Part(training.update_evidence, due))
-    elif training.method.rule is not None:
-        parts.append(_Part(training.update, config.blocks))
-    if training.method.stop_early:
-        parts.append(_Part(training.check, sum(map(training.is_checked, range(epochs)))))
-    return parts
+    occasions = chain.from_iterable(part.occasions() for part in training.parts)
+    return parts + [_Part(*occasion) for occasion in occasions]
 
 
 def _time(part: Callable[[], None], burst: int, device: torch.device) -> float:

@@ -37,12 +37,11 @@ def scores(trainer: Trainer, choices: tuning.Choices) -> list[dict[str, Any]]:
 
 
 def _noise(trainer: Trainer, choices: tuning.Choices) -> Tensor:  # (R,)
-    """The variance of a regression's errors as each method knows it.
+    """Return the variance of a regression's errors as each method knows it.
 
-    Learned by the evidence rule and by the peer; else the validation loss, where there were
-    validation samples; else the training loss.
+    That which an ingredient knows; else the validation loss of the trials; else the training loss.
     """
-    data, learned = trainer.data, trainer.noises()
+    data, known = trainer.data, trainer.noises()
     squares = torch.zeros(len(trainer.replicas), dtype=torch.float64, device=data.x.device)
     for part, output in trainer.predict(data.x, trainer.subset):
         squares += data.loss(output, data.y[trainer.subset[:, part]]).double().sum(1)
@@ -50,10 +49,6 @@ def _noise(trainer: Trainer, choices: tuning.Choices) -> Tensor:  # (R,)
     noise = []
     for i, replica in enumerate(trainer.replicas):
         choice = tuning.find(replica, choices) if replica.value is not None else None
-        if i in learned:
-            noise.append(learned[i])
-        elif trainer.methods[i].stop_early:
-            noise.append(trainer.best.scores[i].item())
-        else:
-            noise.append(training[i] if choice is None else choice.loss)
+        otherwise = training[i] if choice is None else choice.loss
+        noise.append(known.get(i, otherwise))
     return squares.new_tensor(noise)

@@ -111,7 +111,7 @@ def samples_of_all(config: Config, replicas: Sequence[Replica]) -> int:
 
 def _last(config: Config, method: str) -> int:
     """What the network itself sees, after tuning."""
-    return _seen(config.without_held_out() if METHODS[method].stop_early else config)
+    return _seen(config.without_held_out() if METHODS[method].holds_out else config)
 
 
 def _seen(config: Config) -> int:
