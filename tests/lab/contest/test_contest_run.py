@@ -33,6 +33,17 @@ def test_long_trials_first(tmp_path, monkeypatch):
     assert planned.finished == 0
 
 
+def test_splits_are_done_in_blocks(tmp_path, monkeypatch):
+    """So that methods can be compared over the same splits, whenever a run is stopped."""
+    monkeypatch.setitem(suites.SPLITS, "smoke", 20)
+    monkeypatch.setattr(run, "BLOCK", 2)
+    change(monkeypatch, "pls-cv", seconds=100)
+    planned = run.plan("smoke", Results(tmp_path), None, ["multi-target"], FAST)
+    found = [(trial.split // 2, trial.method) for trial, _ in planned.trials]
+    assert found == sorted(found)
+    assert {split for split, _ in found} == {0, 1, 2}
+
+
 def test_what_is_recorded_is_not_done_again(tmp_path):
     results = Results(tmp_path)
     planned = run.plan("smoke", results, None, ["multi-target"], FAST)

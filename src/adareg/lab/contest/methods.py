@@ -263,7 +263,7 @@ METHODS: dict[str, Method] = {
         suites=ALL,
         build=_forest,
         noise=_out_of_bag,
-        seconds=2,
+        seconds=1.5,
     ),
     "boosting": Method(
         label="boosting",
@@ -271,7 +271,8 @@ METHODS: dict[str, Method] = {
         suites=(REGRESSION, CLASSIFICATION),
         build=_boosting,
         noise=_cross_validated,
-        seconds=2,
+        seconds=0.5,
+        power=0.3,
     ),
     "boosting-cv": Method(
         label="boosting-CV",
@@ -279,7 +280,8 @@ METHODS: dict[str, Method] = {
         suites=(REGRESSION, CLASSIFICATION),
         build=_tuned_boosting,
         noise=_chosen,
-        seconds=15,
+        seconds=5,
+        power=0.3,
         light=False,
     ),
     "mlp-cv": Method(
@@ -288,7 +290,8 @@ METHODS: dict[str, Method] = {
         suites=ALL,
         build=_mlp,
         noise=_chosen_mlp,
-        seconds=40,
+        seconds=30,
+        power=0.5,
         light=False,
     ),
     "ridge-cv": Method(
@@ -298,7 +301,7 @@ METHODS: dict[str, Method] = {
         build=_ridge,
         noise=_chosen,
         seconds=0.5,
-        power=0.5,
+        power=0.3,
     ),
     "pls-cv": Method(
         label="PLS-CV",
@@ -320,7 +323,6 @@ METHODS: dict[str, Method] = {
         suites=(CLASSIFICATION,),
         build=_svm,
         seconds=10,
-        power=2,
         light=False,
     ),
 }

@@ -1,4 +1,4 @@
-"""Running a contest: what is missing is tried, long trials first, several at once."""
+"""Running a contest: what is missing is tried, several trials at once."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from adareg.lab.contest.trial import Record, Trial, run
 
 Tell = Callable[[str], None]
 
+#: Splits are done in blocks of so many: a run that is stopped leaves whole blocks to compare.
+BLOCK = 5
+
 
 @dataclass
 class Outcome:
@@ -37,7 +40,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Plan:
-    """Trials with the seconds that each may take, the longest first."""
+    """Trials with the seconds that each may take: block by block of splits, long ones first."""
 
     trials: tuple[tuple[Trial, float], ...]
     finished: int
@@ -76,7 +79,7 @@ def plan(
                 seconds = methods.METHODS[method].estimate(len(table.x))
                 wanted |= {Trial(suite, name, split, method): seconds for split in splits}
     missing = [(trial, seconds) for trial, seconds in wanted.items() if trial not in done]
-    ordered = sorted(missing, key=lambda item: -item[1])
+    ordered = sorted(missing, key=lambda item: (item[0].split // BLOCK, -item[1]))
     return Plan(tuple(ordered), len(wanted) - len(missing))
 
 
@@ -160,7 +163,7 @@ class _Engine:
         self.outcome.left = [trial for trial, _ in (*running.values(), *self.waiting)]
 
     def _next(self) -> Trial | None:
-        """The longest trial that is expected to end in time."""
+        """The first trial that is expected to end in time."""
         left = self._seconds_left()
         for i, (trial, seconds) in enumerate(self.waiting):
             if left is None or seconds < left:
