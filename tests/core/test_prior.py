@@ -121,8 +121,8 @@ def test_a_shorter_side_that_is_a_multiple_of_the_identity(shape):
     """Large factors: two products take the place of three, and nothing else changes."""
     W = torch.randn(shape) / 40
     prior, exact = adareg.solve(W, "joint"), adareg.solve(W.double(), "joint")
-    assert prior.product_factors()[0].shape == (1, 1)
-    assert adareg.solve(60 * W, "joint").product_factors()[0].shape == (300, 300)
+    assert prior.maps.product().short.shape == (1, 1)
+    assert adareg.solve(60 * W, "joint").maps.product().short.shape == (300, 300)
     identity = MatrixNormal.identity(W)
     torch.testing.assert_close(identity.gradient(W), 2 * W)
     torch.testing.assert_close(identity.proximal(W, 0.5), W / 2)

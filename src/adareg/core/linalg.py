@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -85,9 +86,22 @@ def _shards() -> Any:
     return shards
 
 
+def transposed(X: Tensor) -> Tensor:
+    """Return the transposed matrices; an array of NumPy 1 has no ``mT``."""
+    return X.mT if isinstance(X, Tensor) else X.swapaxes(-1, -2)
+
+
 def wide(W: Tensor) -> Tensor:
     """W or its transpose, whichever has no more rows than columns."""
-    return W if W.shape[-2] <= W.shape[-1] else W.mT
+    return W if W.shape[-2] <= W.shape[-1] else transposed(W)
+
+
+def without_autocast(X: Tensor) -> AbstractContextManager[object]:
+    """Keep autocast, which leaves float64 alone, from lowering the precision of X's products."""
+    if not isinstance(X, Tensor) or X.dtype == torch.float64:
+        return nullcontext()
+    kind = X.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def matmul(A: Tensor, B: Tensor) -> Tensor:
@@ -95,8 +109,11 @@ def matmul(A: Tensor, B: Tensor) -> Tensor:
 
     Eigenvalues of a precision may lie a million apart, which the ten bits of TF32 do not
     survive. Where float32 products are lowered, float64 takes their place; switching the
-    setting off and on again would reach other threads, and code that reads it.
+    setting off and on again would reach other threads, and code that reads it. NumPy's arrays
+    are multiplied by NumPy.
     """
+    if not isinstance(A, Tensor):
+        return A @ B
     if is_sharded(A) or is_sharded(B):
         return _shards().matmul(A, B)
     if _is_full_precision(A):
@@ -106,6 +123,8 @@ def matmul(A: Tensor, B: Tensor) -> Tensor:
 
 def add_matmul(C: Tensor, A: Tensor, B: Tensor, factor: float = 1) -> Tensor:
     """``C + factor·A·B``, as exact as :func:`matmul`, in one kernel where that can be."""
+    if not isinstance(C, Tensor):
+        return C + factor * (A @ B)
     if is_sharded(C):
         return _shards().add_matmul(C, A, B)
     if C.ndim == A.ndim == B.ndim <= 3 and _is_full_precision(A):

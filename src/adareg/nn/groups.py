@@ -28,7 +28,7 @@ class Group:
 
     def __post_init__(self) -> None:
         """Have the prior ready before a step, or torch.compile, looks at it."""
-        self.prior.product_factors()
+        self.prior.maps.product()
 
     @property
     def matrix(self) -> Tensor:

@@ -1,15 +1,15 @@
 """The learned prior: made, updated, and its part of a step, as ``AdaReg.attach`` has it for torch.
 
-On a CPU that part is done in NumPy, like the rest of the step: torch's threads and NumPy's, each
-waiting for the other's to leave the processor, can make a step of half a millisecond last a tenth
-of a second.
+On a CPU that part is done on NumPy's arrays, like the rest of the step: torch's threads and
+NumPy's, each waiting for the other's to leave the processor, can make a step of half a millisecond
+last a tenth of a second.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
@@ -19,7 +19,7 @@ from adareg.core.prior import MatrixNormal
 from adareg.nn.regularizer import AdaReg
 from adareg.sklearn import _data
 from adareg.sklearn import _evidence as evidence
-from adareg.sklearn._data import Array, Samples
+from adareg.sklearn._data import Samples
 from adareg.sklearn._parameters import Parameters
 
 Change = Callable[[], None]
@@ -99,11 +99,11 @@ def _adder(reg: AdaReg, name: str) -> Change:
     W = W.detach()
     if not _data.in_numpy(W.device):
         return partial(_add_on_device, grad, prior, W, factor)
-    factors = [tensor.numpy() for tensor in prior.product_factors()]
+    product: Any = prior.maps.product().apply(Tensor.numpy)
     weight, gradient = W.numpy(), grad.numpy()
 
     def add() -> None:
-        gradient[:] += factor * _product(weight, *factors)
+        gradient[:] += factor * product(weight)
 
     return add
 
@@ -112,11 +112,11 @@ def _shrinker(reg: AdaReg, name: str, step: float) -> Change:
     prior, W = reg.priors[name], reg.layers[name].weight.detach()
     if not _data.in_numpy(W.device):
         return partial(_shrink_on_device, W, prior, step)
-    weight, B = W.numpy(), _basis(prior)
-    factors = [tensor.numpy() for tensor in prior.shrink_factors(step)]
+    proximal: Any = prior.maps.shrinkage(step).apply(Tensor.numpy)
+    weight = W.numpy()
 
     def shrink() -> None:
-        weight[:] = _proximal(weight, B, *factors)
+        weight[:] = proximal(weight)
 
     return shrink
 
@@ -127,39 +127,3 @@ def _add_on_device(grad: Tensor, prior: MatrixNormal, W: Tensor, factor: float) 
 
 def _shrink_on_device(W: Tensor, prior: MatrixNormal, step: float) -> None:
     W.copy_(prior.proximal(W, step))
-
-
-def _basis(prior: MatrixNormal) -> Array:
-    """The basis of the longer side."""
-    p, d = prior.shape[-2:]
-    return (prior.col if p <= d else prior.row).basis.numpy()
-
-
-def _wide(W: Array) -> Array:
-    return W if W.shape[0] <= W.shape[1] else W.T
-
-
-def _times(short: Array, X: Array) -> Array:
-    """``S·X`` for S of k x k, or a multiple of the identity as 1 x 1."""
-    return short * X if short.shape[-1] == 1 else short @ X
-
-
-def _product(W: Array, *factors: Array) -> Array:
-    """``Ωr W Ωc``, from :meth:`MatrixNormal.product_factors`."""
-    if len(factors) == 2:
-        row, col = factors
-        return row @ W @ col
-    short, B, gain = factors
-    X = _wide(W)
-    inside = X @ gain if gain.shape == B.shape else X @ B * gain
-    product = _times(short, X + inside @ B.T)
-    return product if X is W else product.T
-
-
-def _proximal(W: Array, B: Array, outside: Array, change: Array, *Q: Array) -> Array:
-    """:meth:`MatrixNormal.proximal`, from :meth:`MatrixNormal.shrink_factors`."""
-    X = _wide(W)
-    inside = X @ B
-    inside = Q[0] @ (change * (Q[0].T @ inside)) if Q else change * inside
-    shrunk = _times(outside, X) + inside @ B.T
-    return shrunk if X is W else shrunk.T
