@@ -51,11 +51,22 @@ def test_covariance_correlation():
 )
 def test_what_is_no_matrix_is_refused(measure, name):
     with pytest.raises(
-        ValueError, match=rf"{name}: expected a matrix \(…, p, d\), got shape \(3,\)"
+        ValueError, match=rf"{name}: expected a matrix \(…, p, d\), not empty; got shape \(3,\)"
     ):
         measure(torch.ones(3))
+    for shape in ((3, 0), (0, 3), (2, 0, 0)):
+        with pytest.raises(ValueError, match=rf"{name}: expected a matrix .* not empty; got"):
+            measure(torch.ones(shape))
+    for dtype in (torch.int64, torch.complex64):
+        with pytest.raises(ValueError, match=f"{name}: expected real floating point .*{dtype}"):
+            measure(torch.ones(3, 3, dtype=dtype))
     with pytest.raises(TypeError, match=f"{name}: expected a tensor, got ndarray; torch.as_tensor"):
         measure(np.ones((3, 3)))
+
+
+def test_a_covariance_is_square():
+    with pytest.raises(ValueError, match=r"covariance must be square, .* got \(2, 3\)"):
+        adareg.covariance_correlation(torch.ones(2, 3))
 
 
 def test_a_weight_that_is_not_finite_has_no_norms():

@@ -72,6 +72,11 @@ def test_wrong_arguments_are_named():
         adareg.inv_threshold(torch.zeros(2, 3), 1.0)
     with pytest.raises(ValueError, match="m=-1"):
         adareg.inv_threshold(torch.eye(2), -1)
+    with pytest.raises(ValueError, match="m=None: expected a positive number"):
+        adareg.inv_threshold(torch.eye(2), None)
+    for delta in (None, [[1.0]]):
+        with pytest.raises(TypeError, match=r"delta: expected a tensor, got (NoneType|list)"):
+            adareg.inv_threshold(delta, 1.0)
     with pytest.raises(ValueError, match="torch.int64"):
         adareg.inv_threshold(torch.eye(2, dtype=torch.int64), 1)
     with pytest.raises(adareg.NonFiniteError, match="delta has NaN"):

@@ -167,8 +167,8 @@ def test_wrong_models_and_meta_weights_are_named():
     ("layout", "message"),
     [
         (Layout("kernle"), "parameter 'kernle', which Mine lacks"),
-        (Layout("table", lambda w: w.mT), "does not lead back"),
-        (Layout("table", lambda w: w.flatten(), lambda m: m.reshape(3, 4)), "not to a matrix"),
+        (Layout("table", lambda w: w.mT), "does not put each entry back"),
+        (Layout("table", lambda w: w.flatten(), lambda m: m.reshape(3, 4)), "is no matrix"),
     ],
 )
 def test_a_wrong_layout_is_named(layout, message):
@@ -178,6 +178,26 @@ def test_a_wrong_layout_is_named(layout, message):
     register_layout(Mine, kind="fc")(lambda module: [layout])
     with pytest.raises(ValueError, match=message):
         select(nn.Sequential(Mine()), "last")
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout("table", lambda w: w.mT),
+        Layout("table", lambda w: w, lambda m: m.mT),
+        Layout("table", lambda w: w.view(2, 2, 4), lambda m: m.mT.reshape(4, 4)),
+        Layout("table", lambda w: 2 * w),
+    ],
+)
+def test_a_layout_that_moves_entries_of_a_square_weight_is_named(layout):
+    class Square(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Parameter(torch.zeros(4, 4))  # its values alone would not tell
+
+    register_layout(Square, kind="fc")(lambda module: [layout])
+    with pytest.raises(ValueError, match="does not put each entry back"):
+        select(nn.Sequential(Square()), "last")
 
 
 def test_a_shared_module_answers_to_both_names():

@@ -33,13 +33,25 @@ class NonFiniteError(ArithmeticError):
 
 
 def check_matrix(X: object, name: str) -> None:
-    """Refuse what is no tensor of matrices (…, p, d)."""
+    """Refuse what is no tensor of matrices (…, p, d) with real floating point entries."""
     if not isinstance(X, Tensor):
         raise TypeError(
             f"{name}: expected a tensor, got {type(X).__name__}; torch.as_tensor makes one of it"
         )
-    if X.ndim < 2:
-        raise ValueError(f"{name}: expected a matrix (…, p, d), got shape {tuple(X.shape)}")
+    if X.ndim < 2 or 0 in X.shape[-2:]:
+        raise ValueError(
+            f"{name}: expected a matrix (…, p, d), not empty; got shape {tuple(X.shape)}"
+        )
+    if not X.is_floating_point():
+        raise ValueError(f"{name}: expected real floating point numbers, got {X.dtype}")
+
+
+def check_square(X: object, name: str) -> None:
+    """Refuse what is no tensor of square matrices (…, n, n), likewise."""
+    check_matrix(X, name)
+    assert isinstance(X, Tensor)
+    if X.shape[-1] != X.shape[-2]:
+        raise ValueError(f"{name} must be square, (…, n, n); got {tuple(X.shape)}")
 
 
 def factor_dtype(weight: Tensor) -> torch.dtype:

@@ -7,7 +7,15 @@ import math
 import torch
 from torch import Tensor
 
-from adareg.core.linalg import check_matrix, inner, lengthwise, result_dtype, whole, wide
+from adareg.core.linalg import (
+    check_matrix,
+    check_square,
+    inner,
+    lengthwise,
+    result_dtype,
+    whole,
+    wide,
+)
 
 
 def spectral_norm(weight: Tensor) -> Tensor:  # (…, p, d) -> (…)
@@ -57,7 +65,7 @@ def covariance_correlation(covariance: Tensor) -> Tensor:  # (…, n, n) -> (…
     tensor([[1.0000, 0.5000],
             [0.5000, 1.0000]])
     """
-    check_matrix(covariance, "covariance")
+    check_square(covariance, "covariance")
     scale = covariance.diagonal(dim1=-2, dim2=-1).rsqrt()
     return (covariance * scale.unsqueeze(-1) * scale.unsqueeze(-2)).clamp(-1, 1)
 

@@ -145,11 +145,8 @@ def solve(
     tensor([7.0711e-01, 1.0000e+03], dtype=torch.float64)
     """
     check_matrix(weight, "weight")
-    if weight.numel() == 0 or not weight.is_floating_point():
-        raise ValueError(
-            f"weight must be a non-empty floating point matrix (…, p, d); "
-            f"got shape {tuple(weight.shape)}, {weight.dtype}"
-        )
+    if weight.numel() == 0:
+        raise ValueError(f"weight: expected at least one matrix, got shape {tuple(weight.shape)}")
     if prior is not None and prior.shape != weight.shape:
         raise ValueError(
             f"prior is for weights of shape {tuple(prior.shape)}, got {tuple(weight.shape)}"

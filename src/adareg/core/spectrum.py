@@ -7,7 +7,7 @@ from numbers import Real
 
 from torch import Tensor
 
-from adareg.core.linalg import NonFiniteError, eigh
+from adareg.core.linalg import NonFiniteError, check_square, eigh
 
 #: Smallest and largest eigenvalue a precision may have: u and v of the published code.
 BOUNDS = (1e-3, 1e3)
@@ -66,13 +66,10 @@ def inv_threshold(
     tensor([[5.0000e-01, 0.0000e+00],
             [0.0000e+00, 1.0000e+03]])
     """
-    if delta.ndim < 2 or delta.shape[-1] != delta.shape[-2]:
-        raise ValueError(f"delta must be square, (…, n, n); got {tuple(delta.shape)}")
-    if not delta.is_floating_point():
-        raise ValueError(f"delta must be real floating point; got {delta.dtype}")
+    check_square(delta, "delta")
     if not delta.isfinite().all():
         raise NonFiniteError("delta has NaN or infinite entries")
-    if not 0 < m < math.inf:
+    if not isinstance(m, Real) or not 0 < m < math.inf:
         raise ValueError(f"m={m!r}: expected a positive number")
     bounds = check_bounds(bounds)
     wide = delta.double()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 
@@ -27,6 +28,11 @@ class Layout:
     parameter: str = "weight"
     to_matrix: Callable[[Tensor], Tensor] = lambda weight: weight
     from_matrix: Callable[[Tensor], Tensor] = lambda matrix: matrix
+
+    def leads_back(self, shape: torch.Size) -> bool:
+        """Return true if ``from_matrix`` puts each entry back, those of a square matrix, too."""
+        numbered = torch.arange(shape.numel(), dtype=torch.int32, device="cpu").view(shape)
+        return torch.equal(self.from_matrix(self.to_matrix(numbered)), numbered)
 
 
 @dataclass(frozen=True)

@@ -135,10 +135,10 @@ class Layer:
                 "it first, or name others as layers"
             )
         matrix = self.blank
-        if matrix.ndim < 2 or self.layout.from_matrix(matrix).shape != weight.shape:
+        if matrix.ndim < 2 or not self.layout.leads_back(weight.shape):
             return (
-                f"its layout makes {tuple(matrix.shape)} of {tuple(weight.shape)} and does not "
-                f"lead back, or not to a matrix"
+                f"its layout makes {tuple(matrix.shape)} of {tuple(weight.shape)}, which is no "
+                f"matrix, or from_matrix does not put each entry back where it was"
             )
         return None
 
