@@ -1,8 +1,9 @@
 # Two commands from a fresh checkout: make demo, make test. Each installs what it needs into .venv.
+# make test-all is everything: make test, and make test-rest, which is all that make test leaves out.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types docs results check clean
+.PHONY: demo test test-rest test-all test-numbers lint types docs results check clean
 
 # All methods on embedded data, the claims that apply to it, and the page that shows it.
 demo: .venv/installed
@@ -11,8 +12,21 @@ demo: .venv/installed
 	$(BIN)/adareg report runs/demo --out runs/demo/report.html
 
 # One thread in each process: there is a process for every core.
+TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 test: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+	$(TEST) -m "not exhaustive"
+
+# Real clusters, kills, browsers, large weights; and many cases of each property instead of a few.
+test-rest: .venv/installed
+	$(TEST) -m "exhaustive or hypothesis" --hypothesis-profile exhaustive
+
+test-all: test test-rest
+
+# What depends on numbers, as an old CPU makes them: torch without AVX, OpenBLAS with its oldest kernels.
+OLD_CPU := ATEN_CPU_CAPABILITY=default OPENBLAS_CORETYPE=Prescott
+test-numbers: .venv/installed
+	$(OLD_CPU) $(TEST) -m "not exhaustive" src/adareg tests/core tests/nn tests/lab/judge \
+		tests/lab/report tests/lab/train tests/test_results.py tests/test_sklearn*.py
 
 lint: .venv/installed
 	$(BIN)/ruff check .
@@ -30,7 +44,7 @@ results: .venv/installed
 	$(BIN)/python tools/tables.py
 	$(BIN)/python tools/results.py
 
-check: test lint types docs
+check: test-all test-numbers lint types docs
 
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -8,14 +8,18 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-settings.register_profile(
-    "adareg",
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile("adareg")
+#: How many cases each property is tried on: a few by ``make test``, many by ``make test-rest``.
+EXAMPLES = {"quick": 50, "exhaustive": 1500}
+for name, count in EXAMPLES.items():
+    settings.register_profile(
+        name,
+        max_examples=count,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile("quick")
 
 
 def pytest_make_parametrize_id(val, argname):

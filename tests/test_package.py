@@ -57,13 +57,18 @@ print(adareg.lightning.AdaRegCallback.__module__, adareg.transformers.AdaRegCall
         _ = adareg.sklaern
 
 
-def test_a_language_models_head_fits_in_memory():
-    """50257 x 768 in float32: the update needs less than three times the weight on top of it."""
-    code = """
+@pytest.mark.parametrize(
+    "shape",
+    [(12_000, 512), pytest.param((50_257, 768), marks=pytest.mark.exhaustive)],
+    ids=["small", "GPT-2"],
+)
+def test_a_language_models_head_fits_in_memory(shape):
+    """In float32: the update needs less than three times the weight on top of it."""
+    code = f"""
 import resource, torch, adareg
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 torch.manual_seed(0)
-head = torch.nn.Linear(768, 50257, bias=False)
+head = torch.nn.Linear({shape[1]}, {shape[0]}, bias=False)
 small = adareg.AdaReg(torch.nn.Linear(100, 90)); small.update(); small.update()
 for rule in ("alternating", "joint"):
     reg = adareg.AdaReg(head, rule=rule)

@@ -4,6 +4,7 @@ import base64
 import json
 import re
 import runpy
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,30 @@ import pytest
 from scipy import stats
 
 from adareg.lab.experiments import EXPERIMENTS
+from adareg.lab.report import render, style
 from adareg.lab.run.records import Store
 
 ROOT = Path(__file__).parents[1]
 SIZES = (60, 240, 960, 3840, 15360, 60000)
 METHODS = ("adareg", "weight-decay", "dropout", "batch-norm", "decov")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _read_once():
+    """Every test reads the committed records; nothing changes them."""
+    with pytest.MonkeyPatch.context() as patch:
+        reading = Store.read
+        read = cache(lambda root, experiment: list(reading(Store(root), experiment)))
+        patch.setattr(Store, "read", lambda store, name="*", **_: iter(read(store.root, name)))
+        yield
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """No figure is drawn, which takes most of a page's time."""
+    monkeypatch.setattr(style, "svg", lambda draw, size, key: "<svg></svg>\n")
+    yield
+    render._swatch.cache_clear()
 
 
 def text_of(page):
@@ -53,8 +73,11 @@ def test_readme_has_the_verdicts_that_the_records_give(results):
     assert (ROOT / "results/README.md").read_text() == results["measured"]()
 
 
-def test_the_committed_report_is_what_the_records_give(results):
+@pytest.mark.parametrize("drawn", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+def test_the_committed_report_is_what_the_records_give(results, drawn, request):
     """All of it but the paths of the drawings, which depend on fonts; their data are in it."""
+    if not drawn:
+        request.getfixturevalue("undrawn")
     committed = (ROOT / "results/report.html").read_text()
     assert without_drawings(results["build"](results["RECORDS"])) == without_drawings(committed)
     assert committed.count("data:text/csv") == committed.count("data:image/svg+xml") >= 13

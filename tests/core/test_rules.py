@@ -1,4 +1,7 @@
-"""The closed forms against the literal Alg. 1 and against brute force: 6,000 generated cases."""
+"""The closed forms against the literal Alg. 1 and against brute force.
+
+On 9,000 generated cases in all; `make test` tries 300 of them.
+"""
 
 from dataclasses import dataclass
 
@@ -6,7 +9,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import adareg
@@ -69,7 +72,6 @@ def assert_valid(case, prior):
         assert error.abs().max().item() < 1e-5 if error.numel() else True
 
 
-@settings(max_examples=1500)
 @given(cases())
 def test_alternating_is_algorithm_1(case):
     ours = adareg.solve(case.weight, "alternating", case.bounds)
@@ -77,7 +79,6 @@ def test_alternating_is_algorithm_1(case):
     assert_same_objective(case, ours, oracles.alternating(case.array, *case.bounds))
 
 
-@settings(max_examples=1000)
 @given(cases(size=24))
 def test_alternating_goes_on_from_the_old_prior(case):
     ours = None
@@ -86,7 +87,6 @@ def test_alternating_goes_on_from_the_old_prior(case):
     assert_same_objective(case, ours, oracles.alternating(case.array, *case.bounds, sweeps=4))
 
 
-@settings(max_examples=1000)
 @given(cases())
 def test_official_is_the_authors_order_and_numerators(case):
     ours = adareg.solve(case.weight, "official", case.bounds)
@@ -94,7 +94,6 @@ def test_official_is_the_authors_order_and_numerators(case):
     assert_same_objective(case, ours, oracles.official(case.array, *case.bounds))
 
 
-@settings(max_examples=1500)
 @given(cases())
 def test_joint_reaches_the_minimum_that_bisection_finds(case):
     ours = adareg.solve(case.weight, "joint", case.bounds)
@@ -105,7 +104,6 @@ def test_joint_reaches_the_minimum_that_bisection_finds(case):
     assert abs(found - expected) <= RELATIVE[case.weight.dtype] * abs(expected) + rounding
 
 
-@settings(max_examples=700)
 @given(cases(size=16))
 def test_joint_is_never_above_alternating(case):
     joint = adareg.solve(case.weight, "joint", case.bounds).objective(case.weight).item()
@@ -116,7 +114,6 @@ def test_joint_is_never_above_alternating(case):
     assert joint <= swept + RELATIVE[case.weight.dtype] * abs(swept) + 1e-9
 
 
-@settings(max_examples=300)
 @given(cases(size=20))
 def test_the_objective_never_rises(case):
     prior = adareg.MatrixNormal.identity(case.weight)

@@ -61,6 +61,8 @@ CASES = [
     ("proximal", "rows", 1, "loss"),
 ]
 CHECKS = {}
+#: Checks of what a world of four has left behind.
+LATER = ["checkpoints_of_four_ranks_are_loaded"]
 
 #: Seconds after which a collective is given up.
 TIMEOUT = 30
@@ -664,7 +666,8 @@ def main():
     dist.init_process_group(backend, timeout=timedelta(seconds=TIMEOUT))
     rank, size = rank_and_size()
     outcomes = {}
-    for name, (ranks, cuda, function) in CHECKS.items():
+    for name in sys.argv[2:] or [name for name in CHECKS if name not in LATER]:
+        ranks, cuda, function = CHECKS[name]
         if cuda if DEVICE == "cuda" else size in ranks:
             try:
                 function(expected)

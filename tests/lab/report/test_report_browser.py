@@ -13,9 +13,10 @@ from fabricated_records import fill
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
 
-pytestmark = pytest.mark.skipif(
-    BROWSER is None, reason="no browser; on Debian: apt-get install chromium"
-)
+pytestmark = [
+    pytest.mark.exhaustive,
+    pytest.mark.skipif(BROWSER is None, reason="no browser; on Debian: apt-get install chromium"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -125,6 +125,7 @@ def until(condition):
     return found
 
 
+@pytest.mark.exhaustive
 def test_records_are_those_of_the_local_engine(head, whole, tmp_path):
     arguments = (*GRID, "--out", tmp_path, "--engine", "ray", "--address", head.address)
     result = run(*arguments)
@@ -159,6 +160,7 @@ class Killer(Terminal):
         self.finished.append(job)
 
 
+@pytest.mark.exhaustive
 def test_a_killed_worker_costs_one_retry_of_its_job_and_nothing_else(head, whole, tmp_path):
     sources, store, reporter = plan.Sources(None), Store(tmp_path), Killer(head)
     experiments = find_all(["digits", "digits-completion"])
@@ -187,6 +189,7 @@ def start_driver(*arguments):
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 
+@pytest.mark.exhaustive
 def test_a_killed_driver_loses_no_finished_job(head, whole, tmp_path):
     ray = ("--engine", "ray", "--address", head.address)
     with start_driver(*GRID, "--out", tmp_path, *ray) as driver:
@@ -202,6 +205,7 @@ def test_a_killed_driver_loses_no_finished_job(head, whole, tmp_path):
     assert len(list(tmp_path.rglob("*.jsonl"))) == JOBS
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("settings")
 def test_ctrl_c_stops_a_cluster_that_was_started_here(tmp_path):
     with start_driver(*GRID, "--out", tmp_path, "--engine", "ray", "--address", "local") as driver:
@@ -222,6 +226,7 @@ def train(engine, source):
     list(engine([job], {source.name: source}, Terminal(Console(file=io.StringIO()))))
 
 
+@pytest.mark.exhaustive
 def test_a_job_that_fails_by_itself_says_what_it_says_in_the_local_engine(head):
     """Ten million million samples, of which only the first is there: their order is too long."""
     small = fake("digits-completion")
@@ -242,6 +247,7 @@ class Deadly:
         return os._exit, (1,)
 
 
+@pytest.mark.exhaustive
 def test_a_job_that_kills_its_workers_is_given_up(head, monkeypatch):
     monkeypatch.setattr(ray_engine, "ATTEMPTS", 2)
     source = replace(fake("digits"), provenance={"source": Deadly()})
@@ -249,6 +255,7 @@ def test_a_job_that_kills_its_workers_is_given_up(head, monkeypatch):
         train(ray_engine.Cluster(head.address, "cpu"), source)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -270,6 +277,7 @@ def test_errors_say_what_is_accepted(arguments, message, head, tmp_path):
     assert not list(tmp_path.rglob("*.jsonl"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("settings")
 def test_an_address_where_nobody_is(tmp_path):
     with socket.socket() as taken:

@@ -46,7 +46,14 @@ def run(*arguments):
     return CliRunner().invoke(cli.app, ["reproduce", *map(str, arguments)])
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+#: Ten methods with all of their trials on images of some size.
+LONG = {"smalldata-cifar10"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.exhaustive if n in LONG else ()) for n in EXPERIMENTS],
+)
 def test_every_experiment_runs_at_smoke_scale(name, fabricated, tmp_path):
     result = run(name, "--scale", "smoke", "--out", tmp_path, "--device", "cpu")
     assert result.exit_code == 0, result.output
@@ -333,6 +340,7 @@ def results(folder):
     ]
 
 
+@pytest.mark.exhaustive
 def test_killed_at_any_moment_a_run_loses_nothing(tmp_path):
     """SIGKILL, again and again, then to the end: the same records as those of an unbroken run.
 
