@@ -130,7 +130,7 @@ def train(
     started, reg = time.process_time(), None
     if weight_decay is None:
         likelihood = "classification" if classes else "regression"
-        reg = adareg.AdaReg(model, "all", rule="evidence", n_samples=n, likelihood=likelihood)
+        reg = adareg.EvidenceReg(model, n, likelihood)
         reg.attach(optimizer, data=(x[:n], labels))
     optimise(model, optimizer, loss, x[:n], labels, steps)
     seconds = time.process_time() - started
@@ -210,7 +210,7 @@ def train_deep(layers: int, n: int, seed: int, weight_decay: float | None) -> li
     model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), *hidden, nn.Linear(32, 6))
     optimizer = torch.optim.Adam(model.parameters(), RATE, weight_decay=weight_decay or 0.0)
     if weight_decay is None:
-        reg = adareg.AdaReg(model, "all", rule="evidence", n_samples=n)
+        reg = adareg.EvidenceReg(model, n, "classification")
         reg.attach(optimizer, data=(x[:n], y[:n]))
     optimise(model, optimizer, cross_entropy, x[:n], y[:n], DEEP_STEPS)
     with torch.no_grad():

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Adam
 from torch.utils.data import TensorDataset
 
-from adareg import AdaReg
+from adareg import AdaReg, EvidenceReg
 from training import make_data, make_model
 
 MARKS = [
@@ -107,9 +107,13 @@ def plain(
     """The same training, written out."""
     model = Network()
     adam = optimizer(model.parameters(), lr=0.1)
-    strong = {} if settings.get("rule") == "evidence" else STRONG
-    reg = AdaReg(model, **{**strong, **settings})
-    reg.attach(adam, mode, update_every=every, data=data)
+    learning = "likelihood" in settings
+    if learning:
+        reg = EvidenceReg(model, **settings)
+        reg.attach(adam, mode, every, data)
+    else:
+        reg = AdaReg(model, **{**STRONG, **settings})
+        reg.attach(adam, mode, every)
     for _ in range(epochs):
         for i, (x, y) in enumerate(Batches()):
             (loss(model(x), y) / accumulate).backward()
@@ -118,7 +122,7 @@ def plain(
                     nn.utils.clip_grad_norm_(model.parameters(), clip)
                 adam.step()
                 adam.zero_grad()
-        if every is None and reg.rule != "evidence":
+        if every is None and not learning:
             reg.update()
     return model
 

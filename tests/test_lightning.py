@@ -1,5 +1,7 @@
 """The Lightning callback trains as the plain loop does, whatever the Trainer is told."""
 
+from functools import partial
+
 import pytest
 import pytorch_lightning
 import torch
@@ -9,7 +11,7 @@ from torch.optim import SGD, Adam
 from torch.utils.data import DataLoader, IterableDataset
 
 from adareg import AdaReg
-from adareg.lightning import AdaRegCallback
+from adareg.lightning import AdaRegCallback, EvidenceCallback
 from lightning_training import BATCH, MARKS, STRONG, Batches, Gan, N, Network, fit, module, plain
 from training import DEVICES, assert_close, assert_equal, make_data
 
@@ -109,9 +111,11 @@ def precision_options(precision, device):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("mode", ["coupled", "proximal"])
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "16-mixed"])
-@pytest.mark.parametrize("settings", [STRONG, {"layers": "all", "rule": "evidence"}])
-def test_lower_precision_trains(settings, precision, mode, device):
-    callback = AdaRegCallback(**settings, mode=mode, every_n_steps=4)
+@pytest.mark.parametrize(
+    "make", [partial(AdaRegCallback, **STRONG), partial(EvidenceCallback, "classification")]
+)
+def test_lower_precision_trains(make, precision, mode, device):
+    callback = make(mode=mode, every_n_steps=4)
     model = module(dtype=torch.float32)
     x, y = make_data(N)
     before = cross_entropy(model.model(x), y)

@@ -158,7 +158,7 @@ def test_weights_end_where_the_log_posterior_has_its_maximum(iris, kind, solver,
     Estimator, X, y = problem(kind, iris)
     settings = TINY | {"hidden_layer_sizes": (), "learning_rate_init": 0.1, "max_iter": 200}
     fitted = Estimator(**settings, solver=solver, warm_start=True).fit(X, y)
-    monkeypatch.setattr(adareg.AdaReg, "is_due", lambda *args: False)
+    monkeypatch.setattr(adareg.EvidenceReg, "count_steps", lambda *args: False)
     monkeypatch.setattr(prior, "update", lambda *args: None)
     fitted.set_params(max_iter=1500, tol=1e-9).fit(X, y)
     reg = fitted.regularizer_
@@ -190,7 +190,7 @@ def plain_loop(fitted, kind, X, y, solver, epochs):
     """From the estimator's own start; updates and penalty as docs/evidence.md has them."""
     model = copy.deepcopy(fitted.model_)
     likelihood = "classification" if "class" in kind else "regression"
-    reg = adareg.AdaReg(model, "all", rule="evidence", n_samples=len(X), likelihood=likelihood)
+    reg = adareg.EvidenceReg(model, len(X), likelihood)
     X, y, steps, due = torch.tensor(X), torch.tensor(y), 0, 50
     if solver == "adam":
         optimizer = torch.optim.Adam(model.parameters(), 0.01, eps=1e-30)
@@ -282,13 +282,13 @@ def test_training_goes_on_until_there_was_an_update_that_changed_nothing(diabete
 @pytest.fixture
 def seen(monkeypatch):
     """What updates are given."""
-    calls, update = [], adareg.AdaReg.update
+    calls, update = [], adareg.EvidenceReg.update
 
     def spy(self, inputs, targets):
         calls.append((inputs, targets))
         update(self, inputs, targets)
 
-    monkeypatch.setattr(adareg.AdaReg, "update", spy)
+    monkeypatch.setattr(adareg.EvidenceReg, "update", spy)
     return calls
 
 
@@ -345,9 +345,8 @@ def test_global_random_states_are_left_alone_and_the_seed_decides(iris):
 
 def learned(fitted):
     state = fitted.regularizer_.state_dict()
-    return state["evidence"], {
-        name: p.col.dense() for name, p in fitted.regularizer_.priors.items()
-    }
+    state = {key: value for key, value in state.items() if key not in ("priors", "steps")}
+    return state, {name: p.col.dense() for name, p in fitted.regularizer_.priors.items()}
 
 
 def test_warm_start_goes_on_with_priors_noise_and_counts(diabetes):

@@ -1,4 +1,4 @@
-"""The Trainer's callback with the evidence rule: the plain loop's training, data, errors."""
+"""The Trainer's callback that learns from the data: the plain loop's training, data, errors."""
 
 import pytest
 import torch
@@ -9,12 +9,12 @@ from torch.optim import Adam
 
 from adareg.core.evidence import constants
 from adareg.core.evidence.constants import Constants
-from adareg.transformers import AdaRegCallback
+from adareg.transformers import EvidenceCallback
 from trainer_training import MARKS, Classifier, N, dataset, make_trainer, plain
 from training import DEVICES, assert_close, assert_equal, make_data
 
 pytestmark = MARKS
-EVIDENCE = {"layers": "all", "rule": "evidence"}
+EVIDENCE = {"likelihood": "classification"}
 
 
 def numbers():
@@ -38,27 +38,27 @@ def _soon(monkeypatch):
 @pytest.mark.parametrize("case", CASES)
 def test_trains_as_the_plain_loop_does(case, mode, tmp_path):
     loss, targets, settings = CASES[case]
-    model, callback = Classifier(loss=loss), AdaRegCallback(**EVIDENCE, **settings, mode=mode)
+    model, callback = Classifier(loss=loss), EvidenceCallback(**EVIDENCE | settings, mode=mode)
     make_trainer(tmp_path, model, [callback], data=dataset(targets=targets)).train()
-    reference = plain(model.batches, mode, loss=loss, n_samples=N, **EVIDENCE, **settings)
+    reference = plain(model.batches, mode, loss=loss, n_samples=N, **EVIDENCE | settings)
     assert_equal(model, reference)
     reg = callback.regularizer
     assert reg.metrics()["updates"] == 6
-    inputs, labels = reg._evidence.observed()
+    inputs, labels = reg._source.batch()
     assert torch.equal(labels, torch.cat([y for _, y in model.batches])[-N:])
     assert torch.equal(inputs["x"], torch.cat([x for x, _ in model.batches])[-N:])
 
 
 @pytest.mark.parametrize("every", [{"every_n_steps": 12}, {"every_n_epochs": 2}])
 def test_updates_when_told(every, tmp_path):
-    model, callback = Classifier(), AdaRegCallback(**EVIDENCE, **every)
+    model, callback = Classifier(), EvidenceCallback(**EVIDENCE, **every)
     make_trainer(tmp_path, model, [callback]).train()
     assert_equal(model, plain(model.batches, every=12, n_samples=N, **EVIDENCE))
     assert callback.regularizer.metrics()["updates"] == 2
 
 
 def test_accumulates_and_clips_as_the_plain_loop_does(tmp_path):
-    model, callback = Classifier(), AdaRegCallback(**EVIDENCE)
+    model, callback = Classifier(), EvidenceCallback(**EVIDENCE)
     options = {"gradient_accumulation_steps": 3, "max_grad_norm": 0.05}
     make_trainer(tmp_path, model, [callback], **options).train()
     reference = plain(model.batches, accumulate=3, clip=0.05, n_samples=N, **EVIDENCE)
@@ -77,12 +77,12 @@ def test_labels_that_the_model_is_not_given(tmp_path):
         def forward(self, x):
             return {"logits": self.model(x)}
 
-    callback = AdaRegCallback(**EVIDENCE)
+    callback = EvidenceCallback(**EVIDENCE)
     trainer = make_trainer(tmp_path, Bare(), [callback], 2, remove_unused_columns=False)
     trainer.compute_loss_func = lambda outputs, y, **_: cross_entropy(outputs["logits"], y)
     trainer.train()
     x, y = make_data(N, torch.float64)
-    inputs, labels = callback.regularizer._evidence.observed()
+    inputs, labels = callback.regularizer._source.batch()
     found = (inputs["x"][:, None] == x).all(-1).int().argmax(1)
     assert torch.equal(labels, y[found])
 
@@ -100,9 +100,9 @@ def test_resumes_as_if_never_broken_off(settings, step, tmp_path):
             return super().forward(x, x[:, :5].argmax(1) if labels is None else labels)
 
     saving = {"save_strategy": "steps", "save_steps": step}
-    whole, callback = Lenient(), AdaRegCallback(**EVIDENCE, **settings)
+    whole, callback = Lenient(), EvidenceCallback(**EVIDENCE | settings)
     make_trainer(tmp_path, whole, [callback], 4, Adam, **saving).train()
-    resumed, again = Lenient(), AdaRegCallback(**EVIDENCE, **settings)
+    resumed, again = Lenient(), EvidenceCallback(**EVIDENCE | settings)
     trainer = make_trainer(tmp_path / "b", resumed, [again], 4, Adam)
     trainer.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
     assert_equal(resumed, whole)
@@ -110,7 +110,7 @@ def test_resumes_as_if_never_broken_off(settings, step, tmp_path):
 
 
 def test_the_log_history_has_what_was_found(tmp_path):
-    callback = AdaRegCallback(**EVIDENCE)
+    callback = EvidenceCallback(**EVIDENCE)
     trainer = make_trainer(tmp_path, Classifier(), [callback], logging_strategy="epoch")
     trainer.train()
     expected = {f"adareg/{k}": v for k, v in callback.regularizer.metrics().items()}
@@ -122,8 +122,8 @@ def test_the_log_history_has_what_was_found(tmp_path):
 def test_a_part_of_the_model(tmp_path):
     """The network itself, whose labels are read off the gradient."""
     whole, part = Classifier(), Classifier()
-    make_trainer(tmp_path, whole, [AdaRegCallback(**EVIDENCE)]).train()
-    callback = AdaRegCallback(**EVIDENCE, model="model")
+    make_trainer(tmp_path, whole, [EvidenceCallback(**EVIDENCE)]).train()
+    callback = EvidenceCallback(**EVIDENCE, model="model")
     make_trainer(tmp_path, part, [callback]).train()
     assert list(callback.regularizer.layers) == ["0", "2"]
     assert_close(part, whole, rtol=1e-12, atol=1e-13)
@@ -149,7 +149,7 @@ class Loss(Classifier):
 )
 def test_what_is_missing_is_named(make, settings, error, message, tmp_path):
     with pytest.raises(error, match=message):
-        make_trainer(tmp_path, make(), [AdaRegCallback(**EVIDENCE, **settings)]).train()
+        make_trainer(tmp_path, make(), [EvidenceCallback(**EVIDENCE | settings)]).train()
 
 
 BERT = {
@@ -173,12 +173,11 @@ def test_bert_trains(layers, likelihood, precision, device, tmp_path):
     model = transformers.BertForSequenceClassification(config)
     tokens = torch.randint(50, (12, 6))
     data = [{"input_ids": t, "labels": t[0] % 3 if K > 1 else t[0] / 50} for t in tokens]
-    settings = {"rule": "evidence", "likelihood": likelihood, "every_n_steps": 2}
-    callback = AdaRegCallback(layers, **settings)
+    callback = EvidenceCallback(likelihood, layers, every_n_steps=2)
     options = {"use_cpu": device == "cpu", "gradient_accumulation_steps": 2, **precision}
     make_trainer(tmp_path, model, [callback], 4, Adam, data, **options).train()
     reg = callback.regularizer
     assert len(reg.layers) == (1 if layers == "last" else 11)
     assert reg.metrics()["updates"] >= 2
     assert reg.metrics()["gamma"] > 0
-    assert len(reg._evidence.observed()[1]) == 12
+    assert len(reg._source.batch()[1]) == 12

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 from transformers import Trainer, TrainingArguments
 
-from adareg import AdaReg
+from adareg import AdaReg, EvidenceReg
 from training import make_data, make_model
 
 MARKS = [
@@ -76,9 +76,13 @@ def plain(
     """The same training on the same batches, written out."""
     model = Classifier(loss=loss)
     optimizer = optimizer(model.parameters(), lr=0.05)
-    strong = {} if settings.get("rule") == "evidence" else STRONG
-    reg = AdaReg(model, **{**strong, **settings})
-    reg.attach(optimizer, mode, update_every=every, data=data)
+    learning = "likelihood" in settings
+    if learning:
+        reg = EvidenceReg(model, **settings)
+        reg.attach(optimizer, mode, every, data)
+    else:
+        reg = AdaReg(model, **{**STRONG, **settings})
+        reg.attach(optimizer, mode, every)
     per_epoch = N // BATCH
     for i, (x, labels) in enumerate(batches):
         (model(x=x, labels=labels)["loss"] / accumulate).backward()
@@ -87,6 +91,6 @@ def plain(
                 nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
             optimizer.zero_grad()
-        if (i + 1) % per_epoch == 0 and every is None and reg.rule != "evidence":
+        if (i + 1) % per_epoch == 0 and every is None and not learning:
             reg.update()
     return model

@@ -22,8 +22,10 @@ from adareg.core.prior import MatrixNormal
 from adareg.core.rules import register_rule, solve
 from adareg.core.spectrum import inv_threshold
 from adareg.core.steps import solve_side
+from adareg.nn.adareg import AdaReg
+from adareg.nn.evidence.regularizer import EvidenceReg
 from adareg.nn.layout import Layout, register_layout
-from adareg.nn.regularizer import AdaReg
+from adareg.nn.regularizer import Regularizer
 
 if TYPE_CHECKING:
     from adareg import lightning as lightning
@@ -38,12 +40,14 @@ except PackageNotFoundError:  # run from a source tree that is not installed
 __all__ = [
     "AdaReg",
     "Categorical",
+    "EvidenceReg",
     "Gaussian",
     "Layout",
     "Likelihood",
     "MatrixNormal",
     "NonFiniteError",
     "Precision",
+    "Regularizer",
     "correlation",
     "covariance_correlation",
     "inv_threshold",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,49 +11,170 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from adareg.core.spectrum import check_bounds
-from adareg.nn.arguments import (
-    check_any_rule,
-    check_data,
-    check_used,
-    is_positive_integer,
-    make_evidence,
-    resolve_strength,
-)
-from adareg.nn.attach import MODES, Attachment
-from adareg.nn.regularizer import AdaReg
+from adareg.core.evidence.constants import DEFAULTS
+from adareg.core.evidence.likelihood import Likelihood, as_likelihood
+from adareg.core.rules import check_rule
+from adareg.core.spectrum import BOUNDS, check_bounds
+from adareg.nn.adareg import STRENGTH, AdaReg, resolve_strength
+from adareg.nn.arguments import check_n_samples, is_positive_integer
+from adareg.nn.attach import Attachment, check_mode
+from adareg.nn.evidence.regularizer import EvidenceReg, check_loss_scale
+from adareg.nn.evidence.sources import Given
+from adareg.nn.regularizer import Regularizer
+from adareg.nn.schedule import Never
 from adareg.nn.select import Selection
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What a user asks for; wrong values are found here, before the training starts."""
+class Recipe(ABC):
+    """What a user asks for of a regularizer, before there is a model.
+
+    Wrong values are found when it is made, before the training starts.
+    """
+
+    layers: Selection
+    n_samples: int | None
+
+    #: Update after every epoch, unless something else is asked for.
+    by_epochs: bool
+
+    @property
+    @abstractmethod
+    def counts_samples(self) -> bool:
+        """True if the size of the training set is needed."""
+
+    @abstractmethod
+    def make(self, model: nn.Module, layers: Selection, n_samples: int | None) -> Regularizer:
+        """Return the regularizer."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """More arguments for ``attach``."""
+        return {}
+
+    @property
+    def needs_batches(self) -> bool:
+        """True if an update needs the batches of the training before it."""
+        return False
+
+
+@dataclass(frozen=True)
+class AdaRegRecipe(Recipe):
+    """An :class:`adareg.AdaReg`."""
 
     layers: Selection
     strength: float | str
     bounds: tuple[float, float]
     rule: str
-    mode: str
-    every_n_epochs: int | None
-    every_n_steps: int | None
     n_samples: int | None
-    likelihood: str | None
-    loss_scale: float | None
-    model: str | None
+
+    by_epochs = True
+
+    def __post_init__(self) -> None:
+        later = 1 if self.counts_samples and self.n_samples is None else self.n_samples
+        resolve_strength(self.strength, later)
+        check_bounds(self.bounds)
+        check_rule(self.rule)
+
+    @property
+    def counts_samples(self) -> bool:
+        """True for ``strength="auto"``."""
+        return self.strength == "auto"
+
+    def make(self, model: nn.Module, layers: Selection, n_samples: int | None) -> AdaReg:
+        """Return it."""
+        return AdaReg(model, layers, self.strength, self.bounds, self.rule, n_samples=n_samples)
+
+
+@dataclass(frozen=True)
+class EvidenceRecipe(Recipe):
+    """An :class:`adareg.EvidenceReg`, with the data for its updates."""
+
+    likelihood: str | Likelihood
+    layers: Selection
+    loss_scale: float
+    n_samples: int | None
     data: Any
+
+    by_epochs = False
+
+    def __post_init__(self) -> None:
+        as_likelihood(self.likelihood)
+        check_loss_scale(self.loss_scale)
+        if self.n_samples is not None:
+            check_n_samples(self.n_samples)
+        if self.data is not None:
+            Given(self.data, DEFAULTS.samples)
+
+    @property
+    def counts_samples(self) -> bool:
+        """True."""
+        return True
+
+    def make(self, model: nn.Module, layers: Selection, n_samples: int | None) -> EvidenceReg:
+        """Return it."""
+        assert n_samples is not None, "counts_samples"
+        return EvidenceReg(model, n_samples, self.likelihood, layers, self.loss_scale)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The data."""
+        return {"data": self.data}
+
+    @property
+    def needs_batches(self) -> bool:
+        """True without data."""
+        return self.data is None
+
+
+class WithAdaReg:
+    """Arguments of the callbacks that train with :class:`adareg.AdaReg`."""
+
+    def __init__(
+        self,
+        layers: Selection = "last",
+        strength: float | str = STRENGTH,
+        bounds: tuple[float, float] = BOUNDS,
+        rule: str = "alternating",
+        *,
+        n_samples: int | None = None,
+        **options: Any,
+    ) -> None:
+        recipe = AdaRegRecipe(layers, strength, bounds, rule, n_samples)
+        super().__init__(recipe, **options)  # type: ignore[call-arg]  # the framework's callback
+
+
+class WithEvidence:
+    """Arguments of the callbacks that train with :class:`adareg.EvidenceReg`."""
+
+    def __init__(
+        self,
+        likelihood: str | Likelihood,
+        layers: Selection = "all",
+        loss_scale: float = 1.0,
+        *,
+        n_samples: int | None = None,
+        data: Any = None,
+        **options: Any,
+    ) -> None:
+        recipe = EvidenceRecipe(likelihood, layers, loss_scale, n_samples, data)
+        super().__init__(recipe, **options)  # type: ignore[call-arg]  # the framework's callback
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How a callback trains with the regularizer of its recipe."""
+
+    recipe: Recipe
+    mode: str = "coupled"
+    every_n_epochs: int | None = None
+    every_n_steps: int | None = None
+    model: str | None = None
 
     def __post_init__(self) -> None:
         """Check everything that needs no model."""
-        check_any_rule(self.rule)
-        later = 1 if self.counts_samples and self.n_samples is None else self.n_samples
-        if make_evidence(self.rule, later, self.likelihood, self.loss_scale) is None:
-            resolve_strength(self.strength, later)
-        check_used(self.rule, self.strength, check_bounds(self.bounds))
-        check_data(self.rule, self.data)
+        check_mode(self.mode)
         if self.model is not None and not isinstance(self.model, str):
             raise ValueError(f"model={self.model!r}: expected the name of a submodule, or None")
-        if self.mode not in MODES:
-            raise ValueError(f"mode={self.mode!r}: expected one of {', '.join(map(repr, MODES))}")
         every = {"every_n_epochs": self.every_n_epochs, "every_n_steps": self.every_n_steps}
         for name, value in every.items():
             if value is not None and not is_positive_integer(value):
@@ -62,28 +183,16 @@ class Settings:
             raise ValueError(f"{every}: updates go by epochs or by steps; give one of the two")
 
     @property
-    def learns_from_data(self) -> bool:
-        """Whether updates look at the data, and come at times of their own."""
-        return self.rule == "evidence"
-
-    @property
-    def counts_samples(self) -> bool:
-        """Whether the size of the training set is needed."""
-        return self.learns_from_data or self.strength == "auto"
-
-    @property
     def epochs(self) -> int | None:
-        """Update after every so many epochs; every one unless steps, or the rule, say when."""
+        """Update after every so many epochs; None if steps decide."""
         if self.every_n_steps or self.every_n_epochs:
             return self.every_n_epochs
-        return None if self.learns_from_data else 1
+        return 1 if self.recipe.by_epochs else None
 
     @property
-    def steps(self) -> int | None:
-        """Update after every so many steps; None for the rule's own times, if it has any."""
-        if self.learns_from_data and self.every_n_epochs:
-            return sys.maxsize  # never
-        return self.every_n_steps
+    def update_every(self) -> int | Never | None:
+        """When the optimizer's steps are followed by an update; never if epochs decide."""
+        return Never() if self.epochs is not None else self.every_n_steps
 
 
 class Run:
@@ -92,7 +201,7 @@ class Run:
     Args:
         settings: what the user asked for.
         model: what is regularized, see :func:`network`.
-        layers: the settings' layers, or what they stand for in this model.
+        layers: the recipe's layers, or what they stand for in this model.
         dataset: the training set, whose length may be needed.
         epochs: how many epochs the model has been trained for already.
     """
@@ -100,16 +209,8 @@ class Run:
     def __init__(
         self, settings: Settings, model: nn.Module, layers: Selection, dataset: object, epochs: int
     ) -> None:
-        self.regularizer = AdaReg(
-            model,
-            layers,
-            settings.strength,
-            settings.bounds,
-            settings.rule,
-            n_samples=_n_samples(settings, dataset),
-            likelihood=settings.likelihood,
-            loss_scale=settings.loss_scale,
-        )
+        n_samples = _n_samples(settings.recipe, dataset)
+        self.regularizer = settings.recipe.make(model, layers, n_samples)
         _refuse_sharded(self.regularizer)
         self._settings = settings
         self._epochs = epochs
@@ -117,7 +218,7 @@ class Run:
 
     @property
     def attached(self) -> bool:
-        """Whether an optimizer is regularized now."""
+        """True while an optimizer is regularized."""
         return self._handle is not None
 
     def attach(self, optimizer: Optimizer, epochs: int) -> None:
@@ -126,11 +227,11 @@ class Run:
         A checkpoint may be written between the last step and the end of an epoch; the update
         that was to come is made now.
         """
-        settings = self._settings
+        settings, recipe = self._settings, self._settings.recipe
         self._handle = self.regularizer.attach(
-            optimizer, settings.mode, settings.steps, settings.data
+            optimizer, settings.mode, settings.update_every, **recipe.options
         )
-        if settings.learns_from_data and settings.data is None and self._is_due(epochs):
+        if recipe.needs_batches and self._is_due(epochs):
             self._epochs = epochs
             warnings.warn(
                 f"the checkpoint was written before the update after epoch {epochs}, which is "
@@ -146,10 +247,10 @@ class Run:
         self._handle = None
 
     def after_epochs(self, epochs: int) -> None:
-        """Update if so many complete epochs are a time to; harmless when told twice.
+        """Update if it is time to, after so many complete epochs; twice is harmless.
 
         Frameworks write checkpoints before or after they announce the end of an epoch, and may
-        announce it never or again when they resume. The count tells what is still to do.
+        announce it never or again when they resume. The count says what is still to do.
         """
         if self._is_due(epochs):
             self.regularizer.update()
@@ -160,27 +261,21 @@ class Run:
         return every is not None and epochs > self._epochs and epochs % every == 0
 
     def metrics(self, prefix: str) -> dict[str, float]:
-        """The regularizer's metrics, under names for a logger."""
+        """Return the regularizer's metrics, under names for a logger."""
         return {prefix + name: value for name, value in self.regularizer.metrics().items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on exactly; tensors and plain values only."""
+        """Return everything needed to go on exactly; tensors and plain values only."""
         return {"regularizer": self.regularizer.state_dict(), "epochs": self._epochs}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned, strength, bounds and rule included."""
-        rule = state["regularizer"]["rule"]
-        if (rule == "evidence") != self._settings.learns_from_data:
-            raise ValueError(
-                f"the checkpoint is of rule={rule!r}, which has other updates and data than "
-                f"rule={self._settings.rule!r}; resume with rule={rule!r}"
-            )
+        """Restore what :meth:`state_dict` returned, the regularizer's settings included."""
         self.regularizer.load_state_dict(state["regularizer"])
         self._epochs = int(state["epochs"])
 
 
 def network(settings: Settings, model: nn.Module) -> nn.Module:
-    """The part of a model that is regularized, and called when updates look at data."""
+    """Return the part of a model that is regularized, and called when updates look at data."""
     if settings.model is None:
         return model
     try:
@@ -190,24 +285,23 @@ def network(settings: Settings, model: nn.Module) -> nn.Module:
 
 
 def submodules(model: nn.Module) -> str:
-    """For messages: the submodules that have parameters."""
+    """Return the submodules that have parameters, for messages."""
     names = [name for name, child in model.named_children() if [*child.parameters()]]
     return f"{type(model).__name__} has {', '.join(map(repr, names)) or 'none'}"
 
 
-def _n_samples(settings: Settings, dataset: object) -> int | None:
-    if settings.n_samples is not None or not settings.counts_samples:
-        return settings.n_samples
+def _n_samples(recipe: Recipe, dataset: object) -> int | None:
+    if recipe.n_samples is not None or not recipe.counts_samples:
+        return recipe.n_samples
     try:
-        return len(dataset)  # type: ignore[arg-type]  # whether it has a length is the question
+        return len(dataset)  # type: ignore[arg-type]  # the error says whether it has a length
     except (TypeError, NotImplementedError) as error:
         raise ValueError(
-            "strength='auto' and rule='evidence' need the size of the training set, and it has "
-            "no length; give it as n_samples"
+            "the size of the training set is needed, and it has no length; give it as n_samples"
         ) from error
 
 
-def _refuse_sharded(reg: AdaReg) -> None:
+def _refuse_sharded(reg: Regularizer) -> None:
     """The frameworks' checkpoints take a callback's state from one process: it has but a part."""
     for name, layer in reg.layers.items():
         if hasattr(layer.weight, "device_mesh"):

@@ -1,4 +1,4 @@
-"""AdaReg for Hugging Face Transformers: a callback for the Trainer, nothing to subclass.
+"""AdaReg for Hugging Face Transformers: callbacks for the Trainer, nothing to subclass.
 
 Use it so::
 
@@ -15,12 +15,10 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from adareg._callback import Run, Settings, network
+from adareg._callback import Recipe, Run, Settings, WithAdaReg, WithEvidence, network
 from adareg._optional import require
-from adareg.core.spectrum import BOUNDS
-from adareg.nn.arguments import STRENGTH
 from adareg.nn.attach import innermost
-from adareg.nn.regularizer import AdaReg
+from adareg.nn.regularizer import Regularizer
 from adareg.nn.select import Selection
 
 require("transformers", "4.45", extra="transformers")
@@ -58,78 +56,50 @@ def find_head(model: nn.Module) -> Selection:
     return heads[-1] if heads else "last"
 
 
-class AdaRegCallback(TrainerCallback):
-    """Trains with a learned matrix-normal prior: ``loss + λ·Σ tr(Ωr W Ωc Wᵀ)``.
+class RegularizerCallback(TrainerCallback):
+    """What :class:`AdaRegCallback` and :class:`EvidenceCallback` have in common.
 
-    The training is that of :meth:`adareg.AdaReg.attach` in a plain loop, to the last bits. The
-    loss is meant to be a mean over samples. The penalty is added inside ``optimizer.step()``,
-    after accumulation, unscaling and clipping: ``max_grad_norm`` clips the gradients of the loss
-    alone, ``grad_norm`` and the logged loss are without the penalty, and a step that mixed
-    precision skips does nothing. Strategies that shard the selected weights are refused.
+    The training is that of ``attach`` in a plain loop, to the last bits. The penalty is added
+    inside ``optimizer.step()``, after accumulation, unscaling and clipping: ``max_grad_norm``
+    clips the gradients of the loss alone, ``grad_norm`` and the logged loss are without the
+    penalty, and a step that mixed precision skips does nothing. Strategies that shard the selected
+    weights are refused.
 
     The state goes into the Trainer's checkpoints with that of the optimizer (``optimizer.pt``),
-    wherever they are moved, and training resumes from them exactly; as with a learning rate,
-    λ, bounds and rule are then those of the checkpoint.
-
-    Args:
-        layers: as for :class:`adareg.AdaReg`, except that ``"last"`` is :func:`find_head`.
-        strength: λ > 0, or ``"auto"`` for 1/(2n), n being ``n_samples``.
-        bounds: smallest and largest eigenvalue (u, v) of every precision.
-        rule: ``"alternating"``, ``"joint"`` or ``"official"``; or ``"evidence"``, which takes
-            neither strength nor bounds.
-        mode: ``"coupled"`` or ``"proximal"``; see :meth:`adareg.AdaReg.attach`.
-        every_n_epochs: set the precisions anew after every so many epochs; 1 if nothing is said,
-            but ``rule="evidence"`` then does so after 50 steps and whenever their number has grown
-            by 30 %.
-        every_n_steps: the same by optimizer steps; needed if the training set has no length.
-        n_samples: size of the training set, for ``strength="auto"`` and ``rule="evidence"``; its
-            length unless given.
-        likelihood: for ``rule="evidence"``, as for :class:`adareg.AdaReg`.
-        loss_scale: likewise.
-        model: regularize the submodule of this name, as if it were the whole; layers then have
-            their names in it. Of use for ``rule="evidence"`` if the model returns no ``logits``.
-        data: for ``rule="evidence"``, as for :meth:`adareg.AdaReg.attach`. Without it the latest
-            batches are used, and in regression their ``labels``.
-        log: add :meth:`adareg.AdaReg.metrics` to what the Trainer logs of the training.
-        prefix: of the logged names; two callbacks in one Trainer need two of them.
+    wherever they are moved, and training resumes from them exactly; as with a learning rate, the
+    settings of the regularizer are then those of the checkpoint.
 
     The Trainer serves ``report_to`` before the callbacks it is given, so what they log gets to its
     own log history and progress bar alone. :meth:`add_to` puts this one first.
 
-    >>> callback = AdaRegCallback(strength="auto", every_n_steps=100)
+    Args:
+        recipe: what is made when the training starts.
+        mode: ``"coupled"`` or ``"proximal"``; see :meth:`adareg.AdaReg.attach`.
+        every_n_epochs: set the precisions anew after every so many epochs.
+        every_n_steps: the same by optimizer steps; needed if the training set has no length.
+        model: regularize the submodule of this name, as if it were the whole; layers then have
+            their names in it.
+        log: add the regularizer's ``metrics()`` to what the Trainer logs of the training.
+        prefix: of the logged names; two callbacks in one Trainer need two of them.
     """
 
     def __init__(
         self,
-        layers: Selection = "last",
-        strength: float | str = STRENGTH,
-        bounds: tuple[float, float] = BOUNDS,
-        rule: str = "alternating",
+        recipe: Recipe,
         *,
         mode: str = "coupled",
         every_n_epochs: int | None = None,
         every_n_steps: int | None = None,
-        n_samples: int | None = None,
-        likelihood: str | None = None,
-        loss_scale: float | None = None,
         model: str | None = None,
-        data: Any = None,
         log: bool = True,
         prefix: str = "adareg/",
     ) -> None:
         self.settings = Settings(
-            layers=layers,
-            strength=strength,
-            bounds=bounds,
-            rule=rule,
+            recipe=recipe,
             mode=mode,
             every_n_epochs=every_n_epochs,
             every_n_steps=every_n_steps,
-            n_samples=n_samples,
-            likelihood=likelihood,
-            loss_scale=loss_scale,
             model=model,
-            data=data,
         )
         self.log = log
         self.prefix = prefix
@@ -138,7 +108,7 @@ class AdaRegCallback(TrainerCallback):
         self._first = False
 
     @property
-    def regularizer(self) -> AdaReg:
+    def regularizer(self) -> Regularizer:
         """The regularizer of the present training, or of the last one."""
         if self._run is None:
             raise RuntimeError("the regularizer is made when the training starts; call train first")
@@ -162,7 +132,7 @@ class AdaRegCallback(TrainerCallback):
         optimizer = innermost(kwargs["optimizer"])
         if self.settings.epochs is not None and not _has_length(loader):
             raise ValueError("the training set has no length and so no epochs; give every_n_steps")
-        chosen = self.settings.layers
+        chosen = self.settings.recipe.layers
         layers = find_head(model) if chosen == "last" else chosen
         epochs = math.floor(state.epoch or 0)
         self._run = Run(self.settings, model, layers, getattr(loader, "dataset", None), epochs)
@@ -203,7 +173,7 @@ class AdaRegCallback(TrainerCallback):
 
     @property
     def _key(self) -> str:
-        return f"AdaRegCallback {self.prefix}"
+        return f"{type(self).__name__} {self.prefix}"
 
     def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         """Put the state where it survives ``load_state_dict`` of an optimizer not yet attached.
@@ -222,8 +192,8 @@ class AdaRegCallback(TrainerCallback):
             self._run.load_state_dict(saved)
         else:
             warnings.warn(
-                f"the checkpoint has no state of an AdaRegCallback with prefix={self.prefix!r}; "
-                f"its prior starts anew, with Ω = I",
+                f"the checkpoint has no state of an {type(self).__name__} with "
+                f"prefix={self.prefix!r}; its prior starts anew",
                 stacklevel=2,
             )
 
@@ -242,6 +212,45 @@ class AdaRegCallback(TrainerCallback):
         if self._saving is not None:
             self._saving.remove()
         self._saving = None
+
+
+class AdaRegCallback(WithAdaReg, RegularizerCallback):
+    """Trains with a learned matrix-normal prior: ``loss + λ·Σ tr(Ωr W Ωc Wᵀ)``.
+
+    The loss is meant to be a mean over samples. See :class:`RegularizerCallback` for what it does
+    in a training.
+
+    Args:
+        layers: as for :class:`adareg.AdaReg`, except that ``"last"`` is :func:`find_head`.
+        strength: λ > 0, or ``"auto"`` for 1/(2n), n being ``n_samples``.
+        bounds: smallest and largest eigenvalue (u, v) of every precision.
+        rule: ``"alternating"``, ``"joint"`` or ``"official"``.
+        n_samples: size of the training set, for ``strength="auto"``; its length unless given.
+        options: keyword arguments of :class:`RegularizerCallback`. Updates come after every epoch
+            unless something else is asked for.
+
+    >>> callback = AdaRegCallback(strength="auto", every_n_steps=100)
+    """
+
+
+class EvidenceCallback(WithEvidence, RegularizerCallback):
+    """Trains with priors that are learned from the data; see :class:`adareg.EvidenceReg`.
+
+    See :class:`RegularizerCallback` for what it does in a training. Its argument ``model`` is of
+    use if the whole returns no ``logits``.
+
+    Args:
+        likelihood: what the loss is, as for :class:`adareg.EvidenceReg`.
+        layers: as for :class:`adareg.EvidenceReg`, except that ``"last"`` is :func:`find_head`.
+        loss_scale: as for :class:`adareg.EvidenceReg`.
+        n_samples: size of the training set; its length unless given.
+        data: as for :meth:`adareg.EvidenceReg.attach`. Without it the latest batches are used, and
+            in regression their ``labels``.
+        options: keyword arguments of :class:`RegularizerCallback`. Updates come after 50 steps and
+            whenever their number has grown by 30 %, unless something else is asked for.
+
+    >>> callback = EvidenceCallback("classification")
+    """
 
 
 def _has_length(loader: object) -> bool:

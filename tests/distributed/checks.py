@@ -44,7 +44,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import adareg
-from adareg import AdaReg, NonFiniteError
+from adareg import AdaReg, EvidenceReg, NonFiniteError
 from adareg.bench.distributed import Head
 from adareg.core import linalg, shards
 from adareg.core.linalg import local, whole
@@ -545,7 +545,7 @@ def train_by_evidence(model, share, group=None, **attached):
     """Classes from one batch, of which each rank has a share."""
     x, y = batch(0)
     labels = y.argmax(1)
-    reg = AdaReg(model, "all", rule="evidence", n_samples=len(x), process_group=group)
+    reg = EvidenceReg(model, len(x), "classification", process_group=group)
     optimizer = torch.optim.Adam(model.parameters(), 0.02)
     reg.attach(optimizer, **attached)
     rank, size = share
@@ -596,17 +596,17 @@ def evidence_of_what_the_first_rank_has_seen(expected):
 def evidence_that_fails_on_the_first_rank_fails_on_all(expected):
     x, y = batch(0)
     model = ddp()
-    reg = AdaReg(model, "all", rule="evidence", n_samples=len(x))
+    reg = EvidenceReg(model, len(x), "classification")
     before = reg.state_dict()
-    with pytest.raises(RuntimeError, match=r"failed on rank 0: .*needs the inputs"):
+    with pytest.raises(RuntimeError, match=r"failed on rank 0: .*the inputs of these targets"):
         reg.update(None if dist.get_rank() == 0 else x, y.argmax(1))
     with torch.no_grad():
         next(model.parameters())[0, 0] = torch.nan
     with pytest.raises(NonFiniteError, match="0 on rank 0; 0 on rank 1: the weight has NaN"):
         reg.update(x, y.argmax(1))
     assert str(reg.state_dict()) == str(before)
-    with pytest.raises(NotImplementedError, match="the weight is sharded, and rule='evidence'"):
-        AdaReg(fsdp(), rule="evidence", n_samples=9).update(x, y.argmax(1))
+    with pytest.raises(NotImplementedError, match="the weight is sharded, and EvidenceReg"):
+        EvidenceReg(fsdp(), 9, "classification", layers="last").update(x, y.argmax(1))
 
 
 class Gone(BaseException):

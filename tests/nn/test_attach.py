@@ -265,7 +265,7 @@ def test_two_regularizers_on_one_weight_are_refused():
     model = make_model()
     optimizer = SGD(model.parameters(), 0.1)
     handle = AdaReg(model).attach(optimizer)
-    with pytest.raises(RuntimeError, match="2: another AdaReg attached to this optimizer"):
+    with pytest.raises(RuntimeError, match="2: another regularizer attached to this optimizer"):
         AdaReg(model, layers="all").attach(optimizer)
     AdaReg(model, layers="0").attach(optimizer)  # another layer is fine
     handle.remove()

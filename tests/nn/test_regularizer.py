@@ -170,7 +170,7 @@ def test_state_is_a_snapshot_and_restores_settings():
         (lambda s: s.pop("priors"), "not the state of an AdaReg: it has no entry 'priors'"),
         (lambda s: s.clear(), "not the state of an AdaReg: it has no entry 'format'"),
         (lambda s: s.update(bounds=None), "not the state of an AdaReg: 'NoneType' object"),
-        (lambda s: s.update(format=99), "format 99, expected 1"),
+        (lambda s: s.update(format=99), "format 99, expected 2"),
         (lambda s: s.update(rule="best"), "rule='best'"),
         (lambda s: s["priors"].update(extra=s["priors"]["2"]), r"\['2', 'extra'\].*\['2'\]"),
         (lambda s: s["priors"].update({"2": {"row": 1}}), "not the state of an AdaReg"),

@@ -8,34 +8,37 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from adareg.core.linalg import is_sharded, local, result_dtype
 from adareg.core.prior import MatrixNormal
 from adareg.nn.groups import Group
+from adareg.nn.schedule import Never, Schedule
 from adareg.nn.select import Layer
 
 if TYPE_CHECKING:
-    from adareg.nn.regularizer import AdaReg
+    from adareg.nn.regularizer import Regularizer
 
 MODES = ("coupled", "proximal")
 
 
+def check_mode(mode: str) -> str:
+    """Return the mode, if there is one of this name."""
+    if mode not in MODES:
+        raise ValueError(f"mode={mode!r}: expected one of {', '.join(map(repr, MODES))}")
+    return mode
+
+
 class Attachment:
-    """The tie between an AdaReg and an optimizer; made by :meth:`AdaReg.attach`."""
+    """The tie between a regularizer and an optimizer; made by :meth:`Regularizer.attach`."""
 
     def __init__(
-        self,
-        reg: AdaReg,
-        optimizer: Optimizer,
-        mode: str,
-        update_every: int | None,
-        handles: Iterable[RemovableHandle] = (),
+        self, reg: Regularizer, optimizer: Optimizer, mode: str, schedule: Schedule
     ) -> None:
         optimizer = innermost(optimizer)
         self._reg = reg
-        self._update_every = update_every
+        self.schedule = schedule
         self._groups = _groups(reg, optimizer)
         self._own_gradients: list[tuple[Tensor, Tensor | None]] = []
         _refuse_overlap(reg, optimizer)
@@ -47,14 +50,18 @@ class Attachment:
                 optimizer.register_step_pre_hook(self._before_step),
                 optimizer.register_step_post_hook(self._restore_gradients),
             ]
-        self._handles = [*handles, *hooks, optimizer.register_step_post_hook(self._count)]
+        self._handles = [*hooks, optimizer.register_step_post_hook(self._count)]
         others = [other for other in _ATTACHED.get(optimizer, []) if other.active]
         _ATTACHED[optimizer] = [*others, self]
 
     @property
     def active(self) -> bool:
-        """Whether the optimizer still calls it."""
+        """True while the optimizer calls it."""
         return bool(self._handles)
+
+    def own(self, handles: Iterable[RemovableHandle]) -> None:
+        """Remove these handles, too, when it is removed."""
+        self._handles.extend(handles)
 
     def remove(self) -> None:
         """Detach from the optimizer; harmless when done before."""
@@ -112,25 +119,15 @@ class Attachment:
                     _shrink(one, rate * self._reg.strength, skipped)
 
     def _learning_rate(self, optimizer: Optimizer, layer: Layer) -> float | Tensor:
-        """By how much the gradients of the loss move a weight that is pulled evenly.
-
-        A strength that is learned must meet the loss's gradients as they are, and momentum makes
-        more of them. One that is chosen has the learning rate itself, as AdamW's weight decay.
-        """
-        group = optimizer.param_groups[self._groups[layer.name]]
-        rate: float | Tensor = group["lr"]
-        if self._reg.rule == "evidence":
-            rate = rate * (1 - group["dampening"]) / ((1 - group["momentum"]) or 1)
-        return rate
+        return self._reg.proximal_rate(optimizer.param_groups[self._groups[layer.name]])
 
     def _count(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        """Count the step, unless it was skipped, and update if one is due."""
         skipped = getattr(optimizer, "found_inf", None)
-        if (
-            skipped is None
-            or not self._reg.counts_updates(self._update_every)
-            or not skipped.item()
-        ):
-            self._reg.count_step(self._update_every)
+        if skipped is not None and not isinstance(self.schedule, Never) and skipped.item():
+            return
+        if self._reg.count_steps(1, self.schedule):
+            self._reg.update()
 
 
 def innermost(optimizer: Optimizer) -> Optimizer:
@@ -222,7 +219,7 @@ def _shrink(group: Group, step: float | Tensor, skipped: Tensor | None) -> None:
     torch._foreach_copy_([local(weights[i]) for i in used], [local(shrunk[i]) for i in used])
 
 
-def _groups(reg: AdaReg, optimizer: Optimizer) -> dict[str, int]:
+def _groups(reg: Regularizer, optimizer: Optimizer) -> dict[str, int]:
     """The index of the parameter group that holds each layer's weight."""
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer: expected a torch.optim.Optimizer, got {optimizer!r}")
@@ -245,30 +242,23 @@ def _groups(reg: AdaReg, optimizer: Optimizer) -> dict[str, int]:
     return groups
 
 
-def _refuse_overlap(reg: AdaReg, optimizer: Optimizer) -> None:
+def _refuse_overlap(reg: Regularizer, optimizer: Optimizer) -> None:
     mine = {id(p): name for name, layer in reg.layers.items() for p in layer.parameters}
     for other in _ATTACHED.get(optimizer, []):
         for layer in other._reg.layers.values() if other.active else ():
             for parameter in layer.parameters:
                 if id(parameter) in mine:
                     raise RuntimeError(
-                        f"{mine[id(parameter)]}: another AdaReg attached to this optimizer "
+                        f"{mine[id(parameter)]}: another regularizer attached to this optimizer "
                         f"regularizes this layer already; call remove() on its handle first"
                     )
 
 
-def _refuse_what_cannot_shrink(reg: AdaReg, optimizer: Optimizer) -> None:
+def _refuse_what_cannot_shrink(reg: Regularizer, optimizer: Optimizer) -> None:
     for name, layer in reg.layers.items():
         if layer.parametrized:
             raise ValueError(
                 f"{name}: its weight is parametrized, so it cannot be set as mode='proximal' "
                 f"must; use mode='coupled'"
             )
-    kind = type(optimizer).__name__
-    if reg.rule == "evidence" and not isinstance(optimizer, SGD):
-        raise ValueError(
-            f"rule='evidence' learns how strong the prior is beside the gradients of the loss, and "
-            f"{kind} rescales them: mode='proximal' needs torch.optim.SGD; use mode='coupled'"
-        )
-    if not all("lr" in group for group in optimizer.param_groups):
-        raise ValueError(f"{kind} has no learning rate 'lr', which mode='proximal' needs")
+    reg.check_proximal(optimizer)

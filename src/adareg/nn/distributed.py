@@ -25,7 +25,6 @@ from adareg.core.linalg import NonFiniteError, is_sharded
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
 from adareg.core.rules import solve_all
-from adareg.nn.evidence import Evidence
 
 #: What a decomposition of k³ counts beside a product of k³: between a CPU core, where it takes 5 to
 #: 12 times as long (k = 1024, 128), and a GPU, where it takes much longer.
@@ -110,9 +109,17 @@ def follow_first(
     team: Team,
     solve: Callable[[], Mapping[str, MatrixNormal]],
     priors: Mapping[str, MatrixNormal],
-    learned: Evidence,
+    share: Callable[[], Any],
+    restore: Callable[[Any], None],
 ) -> dict[str, MatrixNormal]:
-    """The first rank solves, with data of its own; all end with what it found and learned.
+    """Solve on the first rank, with data of its own, and send all others what it found.
+
+    Args:
+        team: the processes.
+        solve: returns the new priors; called on the first rank.
+        priors: the old ones.
+        share: returns the rest of what the first rank has learned.
+        restore: takes that on the others.
 
     Raises:
         NonFiniteError: in every process, if a weight or an output is not finite there.
@@ -123,9 +130,9 @@ def follow_first(
     devices = {name: prior.row.values.device for name, prior in priors.items()}
     doing = ", ".join(priors)
     solved = _deliver(solve if team.rank == 0 else dict, devices, team, doing)
-    told = team.agree([], learned.tell() if team.rank == 0 else None, doing)[0]
+    learned = team.agree([], share() if team.rank == 0 else None, doing)[0]
     if team.rank:
-        learned.hear(told, next(iter(devices.values())))
+        restore(learned)
     return solved
 
 
@@ -225,7 +232,7 @@ class Team(NamedTuple):
         for rank, theirs in enumerate(everyone):
             if theirs != everyone[0]:
                 raise ValueError(
-                    f"rank 0 regularizes {everyone[0]}, rank {rank} {theirs}; give AdaReg a "
+                    f"rank 0 regularizes {everyone[0]}, rank {rank} {theirs}; give it a "
                     f"process_group of those that train the same model"
                 )
 
@@ -235,7 +242,7 @@ class Team(NamedTuple):
         if not set(ranks) <= set(mine):
             raise ValueError(
                 f"{name}: the weight is sharded over ranks {ranks}, the process group has "
-                f"only {mine}; give AdaReg a process_group that has them all"
+                f"only {mine}; give it a process_group that has them all"
             )
 
     def agree(self, errors: list[Exception], message: Any, doing: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What to log of a layer: the state of its weight, of its prior, and of both together."""
+"""Numbers to log of a layer: the state of its weight, of its prior, and of both together."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ def layer_metrics(
     weight: Tensor,  # (…, p, d)
     prior: MatrixNormal,
     strength: float,
-    bounds: tuple[float, float] | None,
 ) -> dict[str, Tensor]:
-    """Scalars by name, the penalty first.
+    """Return scalars by name, the penalty first.
 
     Args:
         weight: of grouped weights, the mean rank and the largest norm are given.
         prior: the layer's.
         strength: λ.
-        bounds: of the precisions, for the shares that lie on them; None for a rule without.
     """
     penalty = strength * prior.penalty(weight).sum()
     energy = whole(weight.to(result_dtype(weight)).square().sum())
@@ -30,12 +28,12 @@ def layer_metrics(
         "penalty": penalty,
         "stable_rank": stable_rank(weight).mean(),
         "spectral_norm": spectral_norm(weight).max(),
-        **({} if bounds is None else _clipped(prior, bounds)),
         "effective_weight_decay": torch.where(energy == 0, 0.0, 2 * penalty / energy),
     }
 
 
-def _clipped(prior: MatrixNormal, bounds: tuple[float, float]) -> dict[str, Tensor]:
+def clipped(prior: MatrixNormal, bounds: tuple[float, float]) -> dict[str, Tensor]:
+    """Return the share of the precisions' eigenvalues on each bound."""
     u, v = bounds
     spectrum = torch.cat([prior.row.eigenvalues(), prior.col.eigenvalues()], dim=-1)
     low, high = spectrum <= u * (1 + 1e-6), spectrum >= v * (1 - 1e-6)

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of the priors: tensors of the same shapes at any time.
+"""Priors in checkpoints: tensors of the same shapes at any time.
 
 ``torch.distributed.checkpoint`` reads into tensors that it is given, so a prior that has never been
 updated is stored with the factors that it will have after its first update.
@@ -6,28 +6,29 @@ updated is stored with the factors that it will have after its first update.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from adareg.core.evidence.constants import DEFAULTS
 from adareg.core.linalg import factor_dtype, is_sharded, result_dtype
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
 from adareg.nn.select import Layer
 
 
-def dump(priors: Mapping[str, MatrixNormal], complete: bool) -> dict[str, Any]:
-    """Priors as lists of tensors, by layer and side.
+class Form(NamedTuple):
+    """The factors that a regularizer's priors have once they have been updated."""
 
-    Args:
-        priors: by layer.
-        complete: as the evidence rule's priors are, with all eigenvectors of both sides.
-    """
-    fixed = _completed if complete else _padded
-    sides = {name: fixed(prior) for name, prior in priors.items()}
+    fixed: Callable[[MatrixNormal], MatrixNormal]  # the same prior with such factors
+    read: Callable[[Precision], Precision]  # undoes it for one side
+    dtype: Callable[[Tensor], torch.dtype]  # of factors, for a weight
+
+
+def dump(priors: Mapping[str, MatrixNormal], form: Form) -> dict[str, Any]:
+    """Return priors as lists of tensors, by layer and side."""
+    sides = {name: form.fixed(prior) for name, prior in priors.items()}
     return {
         name: {"row": list(prior.row.factors), "col": list(prior.col.factors)}
         for name, prior in sides.items()
@@ -45,38 +46,37 @@ def stored(state: Mapping[str, Any]) -> dict[str, tuple[Precision, Precision]]:
 def load(
     stored: Mapping[str, tuple[Precision, Precision]],
     layers: Mapping[str, Layer],
-    complete: bool,
+    form: Form,
 ) -> dict[str, MatrixNormal]:
-    """The priors of a model's layers, in copies, with the shapes that training gives them.
+    """Return the priors of a model's layers, in copies, with the shapes that training gives them.
 
     Args:
         stored: rows and columns, by layer.
         layers: the model's.
-        complete: as in :func:`dump`.
+        form: as in :func:`dump`.
 
     Raises:
         ValueError: they do not fit the model.
     """
     if stored.keys() != layers.keys():
         raise ValueError(
-            f"the state is for layers {sorted(stored)}, this AdaReg has {sorted(layers)}"
+            f"the state is for layers {sorted(stored)}, this regularizer has {sorted(layers)}"
         )
     priors = {}
     for name, layer in layers.items():
-        row, col = map(_collapsed, stored[name]) if complete else stored[name]
+        row, col = map(form.read, stored[name])
         W = layer.blank
         if not (_fits(row, W.shape[:-1]) and _fits(col, W.mT.shape[:-1])):
             raise ValueError(f"{name}: the state's factors do not fit {tuple(W.shape)}")
         if _is_identity(row, col):
             priors[name] = MatrixNormal.identity(W)
         else:
-            dtype = result_dtype(W) if complete else factor_dtype(W)
-            priors[name] = MatrixNormal(row, col).to(dtype, copy=True)
+            priors[name] = MatrixNormal(row, col).to(form.dtype(W), copy=True)
     return priors
 
 
 def _fits(precision: Precision, shape: torch.Size) -> bool:
-    """Whether the factors make a positive definite matrix for a side of this (…, n)."""
+    """Return if the factors make a positive definite matrix for a side of this (…, n)."""
     scale, basis, values = precision.factors
     tensors = [basis, values] if scale is None else [basis, values, scale]
     return (
@@ -89,7 +89,7 @@ def _fits(precision: Precision, shape: torch.Size) -> bool:
 
 
 def _padded(prior: MatrixNormal) -> MatrixNormal:
-    """The same prior with factors of the shapes that the rules give them."""
+    """Return the same prior with factors of the shapes that the rules of weights give them."""
     (p, d), row, col = prior.shape[-2:], prior.row, prior.col
     if not row.basis.shape[-1]:
         row = _complete(row) if p <= d else _with_rank(row, d)
@@ -98,23 +98,30 @@ def _padded(prior: MatrixNormal) -> MatrixNormal:
     return MatrixNormal(row, col)
 
 
-def _completed(prior: MatrixNormal) -> MatrixNormal:
-    """The same prior with factors of the shapes that the evidence rule gives them."""
-    sides = (prior.row, prior.col)
-    row, col = (_complete(s) if s.shape[-1] <= DEFAULTS.widest else s for s in sides)
-    return MatrixNormal(row, col)
+def full_rank(widest: int) -> Form:
+    """Return the form of priors with all eigenvectors of their sides, of those up to ``widest``."""
+
+    def completed(prior: MatrixNormal) -> MatrixNormal:
+        sides = (prior.row, prior.col)
+        return MatrixNormal(*(_complete(s) if s.shape[-1] <= widest else s for s in sides))
+
+    return Form(completed, _collapsed, result_dtype)
 
 
 def _collapsed(side: Precision) -> Precision:
-    """Undo :func:`_completed` where it began with a multiple of the identity."""
+    """Undo :func:`full_rank` where it began with a multiple of the identity."""
     e = side.values
     if side.scale is not None or not bool((e == e[..., :1]).all()):
         return side
     return Precision(e[..., 0], side.basis[..., :0], e[..., :0])
 
 
+#: Priors whose sides have the rank of the weight.
+LOW_RANK = Form(_padded, lambda side: side, factor_dtype)
+
+
 def _is_identity(row: Precision, col: Precision) -> bool:
-    """Whether every eigenvalue of both is one."""
+    """Return if every eigenvalue of both is one."""
     factors = (row.scale, row.values, col.scale, col.values)
     return all(factor is None or bool((factor == 1).all()) for factor in factors)
 

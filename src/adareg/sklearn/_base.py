@@ -21,7 +21,8 @@ from torch import nn
 
 from adareg.core.linalg import NonFiniteError
 from adareg.core.metrics import correlation, stable_rank
-from adareg.nn.regularizer import AdaReg
+from adareg.nn.evidence.regularizer import EvidenceReg
+from adareg.nn.regularizer import Regularizer
 from adareg.sklearn import _evidence as evidence
 from adareg.sklearn import _prior as prior
 from adareg.sklearn import _solvers as solvers
@@ -166,7 +167,7 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
         device = torch.device("cpu" if self.device is None else self.device)
         self.model_ = build(units, self.activation, random, torch_dtype).to(device)
         self._activation = self.activation
-        self.regularizer_: AdaReg | None = None
+        self.regularizer_: Regularizer | None = None
         self.n_iter_, self.t_ = 0, 0
         self.n_outputs_, self.n_layers_ = units[-1], len(units)
         self.out_activation_ = self._out_activation()
@@ -250,13 +251,13 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
         reg = self.regularizer_
         if reg is None:
             return
-        if reg.rule == evidence.RULE:
-            if reg.is_due(steps):
+        if isinstance(reg, EvidenceReg):
+            if reg.count_steps(steps):
                 self._begin_round(reg, samples)
         elif len(self.loss_curve_) % self.update_every == 0:
             prior.update(reg, samples)
 
-    def _begin_round(self, reg: AdaReg, samples: Samples) -> None:
+    def _begin_round(self, reg: Regularizer, samples: Samples) -> None:
         """Update what is learned from data; from now on another function is minimised."""
         prior.update(reg, samples)
         self._least = math.inf
@@ -268,10 +269,10 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
         has become smaller since. A validation score says by itself when to stop.
         """
         reg = self.regularizer_
-        if reg is None or reg.evidence is None:
+        if not isinstance(reg, EvidenceReg):
             return False
         moved = not self.early_stopping and self._start - self._least > self.tol
-        if moved or not reg.evidence.updates:
+        if moved or not reg.updates:
             self._begin_round(reg, samples)
             return True
         return False
@@ -287,7 +288,7 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
         assert self.best_loss_ is not None
         self.best_loss_ = min(self.best_loss_, self.loss_)
         value, reg = self.loss_, self.regularizer_
-        if reg is not None and reg.rule == evidence.RULE:
+        if isinstance(reg, EvidenceReg):
             value += prior.penalty(reg)
         if self._least == math.inf:
             self._start = value

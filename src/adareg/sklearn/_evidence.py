@@ -7,9 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adareg.core.evidence.constants import DEFAULTS
-from adareg.nn.evidence import Evidence
-from adareg.nn.regularizer import AdaReg
+from adareg.nn.evidence.regularizer import EvidenceReg
 from adareg.nn.select import Selection
 from adareg.sklearn._data import Samples
 from adareg.sklearn._network import layer_units
@@ -49,50 +47,35 @@ def check(output: str, outputs: int, sample_weight: Any) -> None:
         )
 
 
-def make(model: nn.Sequential, layers: Selection, output: str, n_samples: int) -> AdaReg:
-    """A regularizer that fits the loss whose gradient the solvers follow.
+def make(model: nn.Sequential, layers: Selection, output: str, n_samples: int) -> EvidenceReg:
+    """Return a regularizer that fits the loss whose gradient the solvers follow.
 
     That is the mean cross-entropy, or half the squared error, summed over targets and averaged
     over samples.
     """
     if output != "identity":
-        return AdaReg(model, layers, rule=RULE, n_samples=n_samples, likelihood="classification")
-    return AdaReg(
-        model,
-        layers,
-        rule=RULE,
-        n_samples=n_samples,
-        likelihood="regression",
-        loss_scale=layer_units(model)[-1] / 2,
-    )
+        return EvidenceReg(model, n_samples, "classification", layers)
+    return EvidenceReg(model, n_samples, "regression", layers, layer_units(model)[-1] / 2)
 
 
-def go_on(new: AdaReg, old: AdaReg) -> None:
+def go_on(new: EvidenceReg, old: EvidenceReg) -> None:
     """Take over all that the old regularizer has learned, but for the number of samples."""
-    n_samples = _of(new).n_samples
-    new.load_state_dict(old.state_dict())
-    _of(new).n_samples = n_samples
+    new.load_state_dict({**old.state_dict(), "n_samples": new.n_samples})
 
 
-def do_not_wait(reg: AdaReg) -> None:
+def do_not_wait(reg: EvidenceReg) -> None:
     """Have the penalty from the start, for L-BFGS.
 
     It follows loss and penalty in their true proportion, however small the gradients are; and
     until the first update, without a penalty, it would run far where classes can be separated.
     """
-    _of(reg).waiting = False
+    reg.waiting = False
 
 
-def batch(reg: AdaReg, samples: Samples) -> tuple[Tensor, Tensor]:
-    """What an update looks at: inputs, and labels or targets. Each update draws anew."""
-    known = _of(reg)
-    draws = torch.Generator().manual_seed(known.updates)
-    index = torch.randperm(len(samples), generator=draws)[: DEFAULTS.samples]
+def batch(reg: EvidenceReg, samples: Samples) -> tuple[Tensor, Tensor]:
+    """Return inputs, and labels or targets, for an update. Each update draws anew."""
+    draws = torch.Generator().manual_seed(reg.updates)
+    index = torch.randperm(len(samples), generator=draws)[: reg.constants.samples]
     x, y = samples.tensors(index.numpy())
-    one_hot = known.likelihood.name == "classification" and y.shape[1] > 1
+    one_hot = reg.likelihood.name == "classification" and y.shape[1] > 1
     return x, y.argmax(1) if one_hot else y
-
-
-def _of(reg: AdaReg) -> Evidence:
-    assert reg.evidence is not None
-    return reg.evidence

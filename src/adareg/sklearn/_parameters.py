@@ -11,8 +11,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from adareg.core.rules import check_rule
 from adareg.core.spectrum import BOUNDS, check_bounds
-from adareg.nn.arguments import STRENGTH, check_any_rule
+from adareg.nn.adareg import STRENGTH
 from adareg.nn.select import Selection
 
 Check = tuple[Callable[[Any], bool], str]
@@ -142,5 +143,15 @@ def check_parameters(parameters: dict[str, Any]) -> None:
     for name, (accepts, expected) in ACCEPTED.items():
         if name in parameters and not accepts(parameters[name]):
             raise ValueError(f"{name}={parameters[name]!r}: expected {expected}")
-    check_any_rule(parameters["rule"])
+    _check_rule(parameters["rule"])
     check_bounds(parameters["bounds"])
+
+
+def _check_rule(rule: str) -> None:
+    """Raise a ValueError unless it is one of AdaReg's rules, or stands for an EvidenceReg."""
+    if rule == "evidence":
+        return
+    try:
+        check_rule(rule)
+    except ValueError as error:
+        raise ValueError(f"{error}, 'evidence'") from None

@@ -16,7 +16,9 @@ from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
 from adareg.core.prior import MatrixNormal
-from adareg.nn.regularizer import AdaReg
+from adareg.nn.adareg import AdaReg
+from adareg.nn.evidence.regularizer import EvidenceReg
+from adareg.nn.regularizer import Regularizer
 from adareg.sklearn import _data
 from adareg.sklearn import _evidence as evidence
 from adareg.sklearn._data import Samples
@@ -26,8 +28,8 @@ Change = Callable[[], None]
 
 
 def prepare(
-    settings: Parameters, model: nn.Sequential, output: str, seen: int, old: AdaReg | None
-) -> AdaReg | None:
+    settings: Parameters, model: nn.Sequential, output: str, seen: int, old: Regularizer | None
+) -> Regularizer | None:
     """The regularizer that an estimator's parameters ask for, with what the old one has learned.
 
     Args:
@@ -38,10 +40,10 @@ def prepare(
         old: what it had before, if it goes on from there.
     """
     if evidence.is_chosen(settings):
-        new = evidence.make(model, settings.layers, output, seen)
-        if _is_alike(old, new):
-            evidence.go_on(new, old)
-        return new
+        learning = evidence.make(model, settings.layers, output, seen)
+        if _is_alike(old, learning) and isinstance(old, EvidenceReg):
+            evidence.go_on(learning, old)
+        return learning
     if not settings.strength:
         return None
     strength = 1 / (2 * seen) if settings.strength == "auto" else settings.strength
@@ -51,25 +53,24 @@ def prepare(
     return new
 
 
-def _is_alike(old: AdaReg | None, new: AdaReg) -> TypeGuard[AdaReg]:
-    """Whether what the old one has learned can serve the new one."""
-    return (
-        old is not None
-        and old.layers.keys() == new.layers.keys()
-        and (old.evidence is None) == (new.evidence is None)
-    )
+def _is_alike(old: Regularizer | None, new: Regularizer) -> TypeGuard[Regularizer]:
+    """Return if what the old one has learned can serve the new one."""
+    return old is not None and old.layers.keys() == new.layers.keys() and type(old) is type(new)
 
 
-def update(reg: AdaReg, samples: Samples) -> None:
+def update(reg: Regularizer, samples: Samples) -> None:
     """``reg.update()`` in one thread, with some of the samples if the rule looks at data.
 
     Torch's other threads would go on waiting for work, on processors that NumPy's want.
     """
     with _threadpools().limit(limits=1):
-        reg.update(*evidence.batch(reg, samples) if reg.rule == evidence.RULE else ())
+        if isinstance(reg, EvidenceReg):
+            reg.update(*evidence.batch(reg, samples))
+        else:
+            reg.update()
 
 
-def penalty(reg: AdaReg) -> float:
+def penalty(reg: Regularizer) -> float:
     """``reg.penalty()`` in one thread."""
     with _threadpools().limit(limits=1), torch.no_grad():
         return reg.penalty().item()
@@ -81,17 +82,17 @@ def _threadpools() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def add_gradients(reg: AdaReg) -> list[Change]:
+def add_gradients(reg: Regularizer) -> list[Change]:
     """For each layer, what adds ``2λ·Ωr W Ωc`` to its gradient; good until the next update."""
     return [_adder(reg, name) for name in reg.layers]
 
 
-def shrink(reg: AdaReg, rate: float) -> list[Change]:
+def shrink(reg: Regularizer, rate: float) -> list[Change]:
     """For each layer, what takes its weight through the proximal step at a learning rate."""
     return [_shrinker(reg, name, rate * reg.strength) for name in reg.layers]
 
 
-def _adder(reg: AdaReg, name: str) -> Change:
+def _adder(reg: Regularizer, name: str) -> Change:
     prior, W = reg.priors[name], reg.layers[name].weight
     factor = 2 * reg.strength
     grad = W.grad
@@ -108,7 +109,7 @@ def _adder(reg: AdaReg, name: str) -> Change:
     return add
 
 
-def _shrinker(reg: AdaReg, name: str, step: float) -> Change:
+def _shrinker(reg: Regularizer, name: str, step: float) -> Change:
     prior, W = reg.priors[name], reg.layers[name].weight.detach()
     if not _data.in_numpy(W.device):
         return partial(_shrink_on_device, W, prior, step)

@@ -16,7 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from adareg.core.evidence.constants import DEFAULTS
-from adareg.nn.regularizer import AdaReg
+from adareg.nn.evidence.regularizer import EvidenceReg
+from adareg.nn.regularizer import Regularizer
 from adareg.sklearn import _evidence as evidence
 from adareg.sklearn import _prior as prior
 from adareg.sklearn._data import Samples
@@ -94,7 +95,7 @@ STOCHASTIC: dict[str, type[Adam] | type[SGD]] = {"adam": Adam, "sgd": SGD}
 def run_epoch(
     objective: Objective,
     optimizer: Adam | SGD,
-    reg: AdaReg | None,
+    reg: Regularizer | None,
     samples: Samples,
     order: NDArray[np.intp],
     batch_size: int,
@@ -114,7 +115,7 @@ def run_epoch(
 
 
 def _prior_changes(
-    optimizer: Adam | SGD, reg: AdaReg | None
+    optimizer: Adam | SGD, reg: Regularizer | None
 ) -> tuple[list[prior.Change], list[prior.Change]]:
     """What the prior changes before and after a step.
 
@@ -127,13 +128,13 @@ def _prior_changes(
         return [], []
     if isinstance(optimizer, Adam):
         return prior.add_gradients(reg), []
-    learned = reg.rule == evidence.RULE
+    learned = isinstance(reg, EvidenceReg)
     return [], prior.shrink(reg, optimizer.reach if learned else optimizer.rate)
 
 
 def minimize(
     objective: Objective,
-    reg: AdaReg | None,
+    reg: Regularizer | None,
     samples: Samples,
     settings: Parameters,
     progress: Callable[[float], None],
@@ -146,7 +147,7 @@ def minimize(
     Returns:
         Iterations, the last value without the prior, and whether it converged.
     """
-    if reg is not None and reg.rule == evidence.RULE:
+    if isinstance(reg, EvidenceReg):
         evidence.do_not_wait(reg)
     function = _Function(objective, reg, samples)
     start, iterations, calls = function.start(), 0, 0
@@ -174,29 +175,29 @@ def minimize(
             prior.update(reg, samples)
 
 
-def _round(settings: Parameters, reg: AdaReg | None) -> int:
+def _round(settings: Parameters, reg: Regularizer | None) -> int:
     """The most iterations until the next update."""
     if reg is None:
         return settings.max_iter
-    return DEFAULTS.first if reg.rule == evidence.RULE else settings.update_every
+    return DEFAULTS.first if isinstance(reg, EvidenceReg) else settings.update_every
 
 
-def _is_settled(done: Any, reg: AdaReg | None, small: bool) -> bool:
+def _is_settled(done: Any, reg: Regularizer | None, small: bool) -> bool:
     """Whether neither weights nor prior want to move, after a round.
 
     It has run to its own end, and the gain since the update was small. Under the evidence rule's
     weak priors L-BFGS creeps along flat directions, and a whole round of small gain is enough.
     """
     ended = done.status == 0
-    if reg is None or reg.evidence is None:
+    if not isinstance(reg, EvidenceReg):
         return ended and (reg is None or small)
-    return small and (ended or done.nit == DEFAULTS.first) and reg.evidence.updates > 0
+    return small and (ended or done.nit == DEFAULTS.first) and reg.updates > 0
 
 
 class _Function:
     """Value and gradient as a function of one float64 vector, as scipy wants it."""
 
-    def __init__(self, objective: Objective, reg: AdaReg | None, samples: Samples) -> None:
+    def __init__(self, objective: Objective, reg: Regularizer | None, samples: Samples) -> None:
         self._objective, self._reg = objective, reg
         (self._batch,) = samples.batches(np.arange(len(samples)), len(samples))
         self.loss = math.nan

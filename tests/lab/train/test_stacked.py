@@ -118,12 +118,14 @@ def test_each_replica_can_have_strengths_of_its_own(monkeypatch):
 def test_a_rule_from_outside_trains_in_a_stack(monkeypatch):
     monkeypatch.setattr(rules, "RULES", dict(rules.RULES))
 
-    @adareg.register_rule("rows")
+    @adareg.register_rule("rows of a stack")
     def rows(W, prior, bounds):
         row = yield from adareg.solve_side(W, prior.col, W.shape[-1], bounds)
         return adareg.MatrixNormal(row, prior.col)
 
-    monkeypatch.setitem(METHODS, "rows", Method("rows", (PaperPrior(rule="rows", layers="all"),)))
+    monkeypatch.setitem(
+        METHODS, "rows", Method("rows", (PaperPrior(rule="rows of a stack", layers="all"),))
+    )
     compare(fake("digits"), config_for("digits"), [Replica("rows", s) for s in (0, 1)])
 
 

@@ -22,7 +22,7 @@ from adareg.lab.train.stacked import Replica
 
 def train(
     replica: Replica, config: Config, x: Tensor, y: Tensor
-) -> tuple[Network, adareg.AdaReg | None]:
+) -> tuple[Network, adareg.Regularizer | None]:
     """Return the network of a replica after all blocks, and its AdaReg if its method has one.
 
     Args:
@@ -102,7 +102,7 @@ class Training:
         if score < self._best:
             self._best, self._kept = score, copy.deepcopy(self.network.state_dict())
 
-    def finish(self) -> tuple[Network, adareg.AdaReg | None]:
+    def finish(self) -> tuple[Network, adareg.Regularizer | None]:
         """Return the network with the weights it chose, if it chooses, and its AdaReg."""
         if math.isfinite(self._best):
             self.network.load_state_dict(self._kept)

@@ -36,7 +36,7 @@ class Occasion(NamedTuple):
 class Part:
     """One network's part in its training, by the plain loop."""
 
-    regularizer: adareg.AdaReg | None = None
+    regularizer: adareg.Regularizer | None = None
 
     def inputs(self, samples: Tensor, step: int) -> Tensor | None:
         """Return the inputs of a batch, (B, …), if they are not those of the data set."""

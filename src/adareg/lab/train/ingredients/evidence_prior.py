@@ -17,7 +17,7 @@ from adareg.core.prior import MatrixNormal
 from adareg.lab.train.ingredients.base import Ingredient, Occasion, Part, StackedPart
 from adareg.lab.train.ingredients.paper_prior import Penalised
 from adareg.lab.train.ingredients.workshop import Workshop
-from adareg.nn.evidence import Evidence as Clock
+from adareg.nn.schedule import times
 
 if TYPE_CHECKING:
     from adareg.lab.train.plain_loop import Training
@@ -38,8 +38,8 @@ class EvidencePrior(Ingredient):
         return StackedEvidence(list(own), trainer)
 
 
-def _regularizer(network: nn.Module, n: int, task: str) -> adareg.AdaReg:
-    return adareg.AdaReg(network, "all", rule="evidence", n_samples=n, likelihood=task)
+def _regularizer(network: nn.Module, n: int, task: str) -> adareg.EvidenceReg:
+    return adareg.EvidenceReg(network, n, likelihood=task)
 
 
 class _Alone(Part):
@@ -47,15 +47,14 @@ class _Alone(Part):
         self._training, config = training, training.config
         reg = _regularizer(training.network, config.n, training.task)
         reg.attach(training.optimizer, data=training.samples())
-        self.regularizer = reg
+        self.regularizer = self._learning = reg
 
     def occasions(self) -> Sequence[Occasion]:
         config = self._training.config
-        clock = Clock(config.n, self._training.task)
         steps = config.blocks * config.epochs * math.ceil(config.n / config.batch)
-        due = sum(clock.is_due(step, None) for step in range(1, steps + 1))
-        assert self.regularizer is not None
-        return [Occasion(partial(self.regularizer.update, *self._training.samples()), due)]
+        due = times(self._learning.default_schedule, steps)
+        update = partial(self._learning.update, *self._training.samples())
+        return [Occasion(update, len(due))]
 
 
 class StackedEvidence(Penalised):
@@ -67,12 +66,15 @@ class StackedEvidence(Penalised):
         n, task = trainer.config.n, trainer.data.task
         self._workshop = Workshop(replicas, trainer)
         self._regularizers = [_regularizer(net, n, task) for net in self._workshop.networks]
-        self._clock = Clock(n, task)
+        self._schedule, self._last_due = self._regularizers[0].default_schedule, 0
         self._take_over()
 
     def after_step(self, steps: int) -> bool:
         """Update the priors if it is time; return whether they have another shape."""
-        return self._clock.is_due(steps, None) and self.update()
+        if not self._schedule.is_due(steps, self._last_due):
+            return False
+        self._last_due = steps
+        return self.update()
 
     def update(self) -> bool:
         """Update the priors of all replicas whose weights and outputs are finite."""

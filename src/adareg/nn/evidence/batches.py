@@ -6,7 +6,7 @@ dimension; those without dimensions, like other values, are the same for all sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
 
 
 def each(inputs: Any, f: Callable[[Tensor], Tensor]) -> Any:
-    """``f`` of every tensor of a batch."""
+    """Return ``f`` of every tensor of a batch."""
     if isinstance(inputs, Tensor):
         return f(inputs)
     if isinstance(inputs, Mapping):
@@ -39,12 +39,12 @@ def _tensors(inputs: Any) -> list[Tensor]:
 
 
 def form(inputs: Any) -> Any:
-    """What batches must have in common to be joined: all shapes but for the number of samples."""
+    """Return what batches must have in common to be joined: shapes but for the samples."""
     return [x.shape[1:] for x in _tensors(inputs)]
 
 
 def take(inputs: Any, index: Tensor | slice) -> Any:
-    """Some samples of a batch."""
+    """Return some samples of a batch."""
 
     def some(x: Tensor) -> Tensor:
         return x[index.to(x.device) if isinstance(index, Tensor) else index] if x.ndim else x
@@ -53,7 +53,7 @@ def take(inputs: Any, index: Tensor | slice) -> Any:
 
 
 def size(inputs: Any) -> int:
-    """The number of samples in a batch: the length of its first tensor that has one."""
+    """Return the number of samples in a batch: the length of its first tensor that has one."""
     lengths = [len(x) for x in _tensors(inputs) if x.ndim]
     if not lengths:
         raise TypeError(f"a batch of inputs without a tensor: {type(inputs).__name__}")
@@ -61,7 +61,7 @@ def size(inputs: Any) -> int:
 
 
 def joined(batches: Iterable[Any]) -> Any:
-    """Batches as one; a list of the model's arguments, as loaders have them, as a tuple."""
+    """Return batches as one; a list of the model's arguments, as loaders have them, as a tuple."""
     several = list(batches)
     if not several:
         raise ValueError("update() got no batch of inputs")
@@ -79,3 +79,45 @@ def _joined(several: list[Any]) -> Any:
         parts = [_joined(list(same)) for same in zip(*several, strict=True)]
         return parts if isinstance(first, list) else tuple(parts)
     return first
+
+
+def enough(batches: Iterable[Any], samples: int) -> Iterator[Any]:
+    """Yield batches until there are ``samples`` samples."""
+    total = 0
+    for batch in batches:
+        yield batch
+        total += size(batch)
+        if total >= samples:
+            return
+
+
+def sample(
+    inputs: Any,
+    targets: Tensor | None,
+    most: Callable[[Inputs], int],
+    generator: torch.Generator,
+    samples: int,
+) -> tuple[Any, Tensor | None]:
+    """Return as many samples as there should be at most, drawn without replacement.
+
+    Args:
+        inputs: a batch, or an iterable of batches.
+        targets: of all of them.
+        most: returns from a batch how many samples there should be.
+        generator: draws.
+        samples: how many are read at least from batches without targets.
+    """
+    if not isinstance(inputs, Tensor | tuple | Mapping):
+        inputs = joined(enough(inputs, samples) if targets is None else inputs)
+    if not isinstance(targets, Tensor | None):
+        raise TypeError(f"targets: expected a tensor, got {type(targets).__name__}")
+    m = size(inputs)
+    if m == 0:
+        raise ValueError("update() got no samples")
+    if targets is not None and len(targets) != m:
+        raise ValueError(f"{m} inputs and {len(targets)} targets: expected as many of each")
+    few = most(inputs)
+    if m <= few:
+        return inputs, targets
+    index = torch.randperm(m, generator=generator, device="cpu")[:few]
+    return take(inputs, index), None if targets is None else take(targets, index)

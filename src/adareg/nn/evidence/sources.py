@@ -1,9 +1,10 @@
-"""Where an attached evidence rule takes training data from: the caller, or the training itself."""
+"""Sources of training data for an attached regularizer: the caller, or the training itself."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,8 +13,8 @@ from torch.utils.data import Dataset, IterableDataset
 from torch.utils.hooks import RemovableHandle
 
 from adareg.core.evidence.likelihood import Likelihood
-from adareg.nn import curvature
-from adareg.nn.batches import Inputs, each, form, joined, size, take
+from adareg.nn.evidence.batches import Inputs, each, enough, form, joined, size, take
+from adareg.nn.evidence.tracing import logits as logits_of
 
 
 class Given:
@@ -32,20 +33,16 @@ class Given:
         self._data, self._samples = data, samples
 
     def watch(self, model: nn.Module) -> list[RemovableHandle]:
-        """Nothing needs to be watched."""
+        """Return no hooks: nothing needs to be watched."""
         return []
 
     def batch(self) -> tuple[Any, Tensor | None]:
-        """Inputs and targets for an update."""
+        """Return inputs and targets for an update."""
         if _is_pair(self._data):
             inputs, targets = self._data
             return inputs, targets
-        own = getattr(self._data, "generator", None)
-        before = None if own is None else own.get_state()
-        with torch.random.fork_rng(devices=[]):  # a loader's iterator draws a seed
+        with _own_draws(self._data):
             pairs = list(enough(self._data, self._samples))
-        if own is not None:
-            own.set_state(before)
         pairs = [_with_arguments(pair) for pair in pairs]
         if not pairs or not all(_is_pair(pair) for pair in pairs):
             raise ValueError("data: expected (inputs, targets), or batches of such pairs")
@@ -53,7 +50,28 @@ class Given:
         return joined([pair[0] for pair in pairs]), torch.cat([pair[1] for pair in pairs])
 
 
-class Observed:
+@contextmanager
+def _own_draws(data: Any) -> Iterator[None]:
+    """Have a loader shuffle with a copy of its generators, or with new ones for torch's global one.
+
+    What the training draws does not depend on the updates then, and nothing global is rewound.
+    """
+    sampler = getattr(data, "sampler", None)
+    inner = getattr(getattr(data, "batch_sampler", None), "sampler", None)
+    holders: list[Any] = [x for x in (data, sampler, inner) if hasattr(x, "generator")]
+    before = [(x, x.generator) for x in {id(x): x for x in holders}.values()]
+    try:
+        for holder, generator in before:
+            holder.generator = torch.Generator()
+            if generator is not None:
+                holder.generator.set_state(generator.get_state())
+        yield
+    finally:
+        for holder, generator in before:
+            holder.generator = generator
+
+
+class Recent:
     """The latest batches that a model was trained on.
 
     Targets are the model's argument ``labels`` if it has one. Else they are read off the loss's
@@ -79,7 +97,7 @@ class Observed:
     def _see(
         self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any
     ) -> None:
-        logits = curvature.logits(outputs)
+        logits = logits_of(outputs)
         if self._is_copy or not model.training:
             return
         if not isinstance(logits, Tensor) or not logits.requires_grad or not logits.ndim:
@@ -96,7 +114,7 @@ class Observed:
             self._recent.popleft()
 
     def _targets(self, inputs: Inputs, logits: Tensor) -> list[Tensor]:
-        """A list of the targets, or one that they will be in after the backward pass."""
+        """Return a list of the targets, or one that they will be in after the backward pass."""
         answer, known, likelihood = logits.detach()[-self._most :], [], self._likelihood
         given = inputs.get("labels") if isinstance(inputs, Mapping) else None
         if isinstance(given, Tensor):
@@ -112,7 +130,7 @@ class Observed:
         return known
 
     def batch(self) -> tuple[Any, Tensor | None]:
-        """Inputs and targets for an update."""
+        """Return inputs and targets for an update."""
         known = [(inputs, labels[0]) for inputs, labels in self._recent if labels]
         if not known:
             raise RuntimeError(
@@ -127,17 +145,7 @@ class Observed:
         return inputs, torch.cat([labels for _, labels in known])[latest]
 
 
-Source = Given | Observed
-
-
-def enough(batches: Iterable[Any], samples: int) -> Iterator[Any]:
-    """Batches until there are so many samples."""
-    total = 0
-    for batch in batches:
-        yield batch
-        total += size(batch)
-        if total >= samples:
-            return
+Source = Given | Recent
 
 
 def _with_arguments(pair: Any) -> Any:

@@ -22,7 +22,8 @@ from adareg.core.evidence.curvature import Curvature
 from adareg.core.evidence.update import natural
 from adareg.core.linalg import NonFiniteError
 from adareg.core.prior import MatrixNormal
-from adareg.nn.batches import Inputs, take
+from adareg.nn.evidence.batches import Inputs, take
+from adareg.nn.evidence.kinds import Kind, kind_of
 from adareg.nn.select import Layer
 
 _NORMS = (
@@ -34,7 +35,7 @@ _NORMS = (
 
 
 class Collected(NamedTuple):
-    """What a batch tells."""
+    """Curvature, kernel and outputs of a batch."""
 
     curvatures: dict[str, Curvature]
     kernel: Tensor  # (m, m), summed over layers
@@ -45,23 +46,27 @@ class Collected(NamedTuple):
 def samples(
     model: nn.Module, layers: Mapping[str, Layer], one: Inputs, constants: Constants
 ) -> int:
-    """How many samples like this one to look at, so that their weight gradients fit into memory.
+    """Return how many samples like this one to look at, so that weight gradients fit into memory.
 
     A linear layer has none if it maps one vector of each sample, and otherwise, for example of
     a text, as a convolution has them. Which it is shows when the model is called.
     """
-    linear = [layer for layer in layers.values() if _is_linear(layer)]
-    others = [
-        x for x in layers.values() if not (_is_linear(x) or _is_large_embedding(x, constants))
-    ]
-    most, least = _fitting(others, constants), _fitting([*others, *linear], constants)
+    forming = {name: _forms_gradients(layer, constants) for name, layer in layers.items()}
+    always = [layers[name] for name, forms in forming.items() if forms]
+    perhaps = [layers[name] for name, forms in forming.items() if forms is None]
+    most, least = _fitting(always, constants), _fitting([*always, *perhaps], constants)
     if most == least:
         return most
     model = getattr(model, "_orig_mod", model)
     with _undisturbed(model), torch.no_grad(), _Recorder(model, layers, constants) as recorder:
         call(model, one)
-    many = [layer for layer in linear if not recorder.maps_one(layer)]
-    return _fitting([*others, *many], constants)
+    many = [layer for layer in perhaps if not recorder.maps_one(layer)]
+    return _fitting([*always, *many], constants)
+
+
+def _forms_gradients(layer: Layer, constants: Constants) -> bool | None:
+    kind = kind_of(layer.module)
+    return True if kind is None else kind.forms_gradients(layer, constants)
 
 
 def _fitting(layers: Sequence[Layer], constants: Constants) -> int:
@@ -79,11 +84,11 @@ def collect(
     generator: torch.Generator,
     constants: Constants,
 ) -> Collected:
-    """The curvature of one sample at every layer, and the kernel of the samples.
+    """Return the curvature of one sample at every layer, and the kernel of the samples.
 
     Of the directions the first give curvatures, the others the kernel; see
-    :meth:`adareg.Likelihood.directions`. The model runs in evaluation mode. It, its
-    gradients and the global random state are left as they were.
+    :meth:`adareg.Likelihood.directions`. The model runs in evaluation mode; it and its gradients
+    are left as they were.
     """
     model = getattr(model, "_orig_mod", model)
     with _undisturbed(model), torch.enable_grad(), _Recorder(model, layers, constants) as recorder:
@@ -115,7 +120,7 @@ def collect(
 def _sketch(
     own: int, shared: int, directions: Tensor, generator: torch.Generator, size: int
 ) -> tuple[Tensor | None, int]:
-    """Coefficients of a few random sums of directions, and how many are of samples' own.
+    """Return coefficients of a few random sums of directions, and how many are of samples' own.
 
     Signs are drawn for each sample, but for shared directions; second moments are those of all.
     """
@@ -133,7 +138,7 @@ def _sketch(
 
 
 def _scaled(directions: Tensor, dtype: torch.dtype) -> tuple[Tensor, float]:
-    """The directions over a power of two, so that no gradient overflows, and that power."""
+    """Return the directions over a power of two, so that no gradient overflows, and that power."""
     most = float(directions.abs().max())
     size = 2.0 ** math.floor(math.log2(most)) if 0 < most < math.inf else 1.0
     return (directions / size).to(dtype), size
@@ -148,7 +153,7 @@ def _read(
     size: float,
     constants: Constants,
 ) -> tuple[Curvature, Tensor]:
-    """A layer's curvature from the first rows, its kernel from the others."""
+    """Return a layer's curvature from the first rows, its kernel from the others."""
     first, others, widest = size * rows[:own].double(), size * rows[own:].double(), constants.widest
     if a is not None:
         return core.curvature(a, first, widest), core.kernel(a, others, prior)
@@ -162,31 +167,31 @@ def _groups_first(rows: Tensor) -> Tensor:  # (draws, m, …, p, d) -> (…, dra
 
 
 def call(model: nn.Module, inputs: Inputs) -> Any:
-    """The model's answer to a batch."""
+    """Return the model's answer to a batch."""
     if isinstance(inputs, Mapping):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
 
 
 def logits(outputs: Any) -> Any:
-    """What a model returned, or its part of that name."""
+    """Return the logits among what a model returned, or all of it."""
     if isinstance(outputs, Mapping):
         return outputs.get("logits")
     return getattr(outputs, "logits", outputs)
 
 
 def as_outputs(outputs: Any) -> Tensor:
-    """The model's outputs as (samples, classes or targets)."""
+    """Return the model's outputs as (samples, classes or targets)."""
     found = logits(outputs)
     if not isinstance(found, Tensor):
         raise TypeError(
-            f"the model returned {type(outputs).__name__}; rule='evidence' needs a tensor of "
+            f"the model returned {type(outputs).__name__}; EvidenceReg needs a tensor of "
             f"outputs, or an object or dict with one named logits"
         )
     found = found.unsqueeze(-1) if found.ndim == 1 else found
     if found.ndim != 2:
         raise ValueError(
-            f"the model's outputs have shape {tuple(found.shape)}; rule='evidence' needs "
+            f"the model's outputs have shape {tuple(found.shape)}; EvidenceReg needs "
             f"(samples, classes or targets)"
         )
     return found
@@ -206,8 +211,10 @@ class _Recorder:
 
     def __enter__(self) -> _Recorder:
         for layer in self._layers.values():
-            if layer.module not in self._calls and _is_mapped(layer):
-                if not _is_large_embedding(layer, self._constants) and _is_tied(layer, self._model):
+            kind = kind_of(layer.module)
+            if layer.module not in self._calls and kind is not None:
+                forms = kind.forms_gradients(layer, self._constants)
+                if forms is not False and _is_tied(layer, self._model):
                     self._unlike.add(layer.module)
                 self._calls[layer.module] = []
                 hook = layer.module.register_forward_hook(self._record, with_kwargs=True)
@@ -240,12 +247,12 @@ class _Recorder:
         self.normalised |= {n for n, layer in self._layers.items() if layer.module is before}
 
     def maps_one(self, layer: Layer) -> bool:
-        """Whether a layer was called once, with one vector, when the model saw one sample."""
+        """Return if a layer was called once, with one vector, when the model saw one sample."""
         calls, unlike = self._calls[layer.module], layer.module in self._unlike
         return len(calls) == 1 and not unlike and calls[0][0].shape[:-1] == (1,)
 
     def differentiate(self, outputs: Tensor, directions: Tensor) -> None:
-        """Gradients at the output of every layer that was called once, (draws, m, …).
+        """Find gradients at the output of every layer that was called once, (draws, m, …).
 
         But not where all samples have one output in common, as that of positions in a text.
         """
@@ -270,16 +277,12 @@ class _Recorder:
             self._grads[module] = grads
 
     def linear(self, layer: Layer) -> tuple[Tensor, Tensor] | None:
-        """Inputs and gradients of a layer that maps each sample's one vector linearly."""
-        grads = self._grads.get(layer.module)
-        if grads is None:
+        """Return inputs and gradients of a layer that maps each sample's one vector linearly."""
+        grads, kind = self._grads.get(layer.module), kind_of(layer.module)
+        if grads is None or kind is None:
             return None
         a = self._calls[layer.module][0][0]
-        if _is_large_embedding(layer, self._constants) and len(a) == grads.shape[1]:
-            return _mean_token(a.reshape(len(a), -1), layer), grads.flatten(2, -2).sum(2)
-        if not _is_linear(layer) or a.ndim != 2 or len(a) != grads.shape[1]:
-            return None
-        return a, grads
+        return kind.vectors(layer, a, grads, self._constants) if len(a) == grads.shape[1] else None
 
     def matrices(
         self,
@@ -289,36 +292,22 @@ class _Recorder:
         directions: Tensor,
         sketch: Tensor | None,
     ) -> Tensor:
-        """The gradient of a weight for every direction and sample, (draws, m, …, p, d)."""
+        """Return the gradient of a weight for every direction and sample, (draws, m, …, p, d)."""
         grads = self._grads.get(layer.module)
         if sketch is not None:
             directions = torch.einsum("srm,rmk->smk", sketch, directions)
         if layer.parametrized:
             grads = None  # its parameter is not the weight
-        if grads is not None and grads.shape[1] == directions.shape[1]:
+        kind = kind_of(layer.module)
+        if kind is not None and grads is not None and grads.shape[1] == directions.shape[1]:
             if sketch is not None:
                 grads = torch.einsum("srm,rm...->sm...", sketch, grads)
-            return _local(layer, self._calls[layer.module][0][0], grads)
+            return _local(layer, kind, self._calls[layer.module][0][0], grads)
         return _one_by_one(layer, model, inputs, directions)
 
 
-def _is_linear(layer: Layer) -> bool:
-    return isinstance(layer.module, nn.Linear)
-
-
-def _is_large_embedding(layer: Layer, constants: Constants) -> bool:
-    large = layer.weight.numel() > constants.large_embedding
-    return isinstance(layer.module, nn.Embedding) and large
-
-
-def _mean_token(tokens: Tensor, layer: Layer) -> Tensor:  # (m, T) -> (m, vocabulary)
-    share = torch.full(tokens.shape, 1 / tokens.shape[1], device=tokens.device)
-    counts = share.new_zeros(len(tokens), layer.weight.shape[0])
-    return counts.scatter_add_(1, tokens, share)
-
-
 def _is_tied(layer: Layer, model: nn.Module) -> bool:
-    """Whether another module has the same weight."""
+    """Return if another module has the same weight."""
     own = layer.module._parameters.get(layer.layout.parameter)
     return own is not None and any(
         p is own
@@ -328,32 +317,20 @@ def _is_tied(layer: Layer, model: nn.Module) -> bool:
     )
 
 
-def _is_mapped(layer: Layer) -> bool:
-    """Whether the layer's weight gradient follows from its first input and its output alone."""
-    convolutions = nn.modules.conv._ConvNd
-    return isinstance(layer.module, nn.Linear | convolutions | nn.Embedding)
-
-
-def _local(layer: Layer, a: Tensor, grads: Tensor) -> Tensor:
-    """Weight gradients of each sample from a layer's inputs and gradients at its outputs."""
-    module, weight = layer.module, layer.weight.detach()
+def _local(layer: Layer, kind: Kind, a: Tensor, grads: Tensor) -> Tensor:
+    """Return weight gradients of each sample from a layer's inputs and gradients at its outputs."""
+    weight = layer.weight.detach()
     a, grads = a.to(weight.dtype) if a.is_floating_point() else a, grads.to(weight.dtype)
 
     def one(x: Tensor, g: Tensor) -> Tensor:
-        def output(w: Tensor) -> Tensor:
-            if type(module) is nn.Embedding:  # whatever else it does to weight and gradient
-                return nn.functional.embedding(x, w, module.padding_idx)
-            values = {layer.layout.parameter: w}
-            return torch.func.functional_call(module, values, (x.unsqueeze(0),)).squeeze(0)
-
-        pullback = torch.func.vjp(output, weight)[1]
+        pullback = torch.func.vjp(lambda w: kind.output(layer, w, x), weight)[1]
         return layer.layout.to_matrix(pullback(g)[0])
 
     return torch.vmap(torch.vmap(one), in_dims=(None, 0))(a, grads)
 
 
 def _one_by_one(layer: Layer, model: nn.Module, inputs: Inputs, directions: Tensor) -> Tensor:
-    """Weight gradients of each sample by running the model on it alone."""
+    """Return weight gradients of each sample by running the model on it alone."""
     rows = []
     for i in range(directions.shape[1]):
         with parametrize.cached():  # so that the weight is the one that the model uses
@@ -369,21 +346,23 @@ def _one_by_one(layer: Layer, model: nn.Module, inputs: Inputs, directions: Tens
 
 @contextmanager
 def _undisturbed(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and everything as it was afterwards."""
+    """Put the model in evaluation mode, and flags and buffers back as they were afterwards.
+
+    The global random state is left alone, not rewound: other threads may draw meanwhile. A model
+    that draws random numbers in evaluation mode draws them here, too.
+    """
     training = {module: module.training for module in model.modules()}
     held = [(module, dict(module._buffers)) for module in model.modules()]
     buffers = [(buffer, buffer._version, buffer.clone()) for buffer in model.buffers()]
-    devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
-    with torch.random.fork_rng(devices=sorted(device.index for device in devices)):
-        model.eval()
-        try:
-            yield
-        finally:
-            for module, flag in training.items():
-                module.training = flag
-            for module, own in held:  # one may have been put in the place of another
-                module._buffers.update(own)
-            with torch.no_grad():
-                for buffer, version, before in buffers:
-                    if buffer._version != version:
-                        buffer.copy_(before)
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, flag in training.items():
+            module.training = flag
+        for module, own in held:  # one may have been put in the place of another
+            module._buffers.update(own)
+        with torch.no_grad():
+            for buffer, version, before in buffers:
+                if buffer._version != version:
+                    buffer.copy_(before)

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from torch.utils.data import DataLoader, TensorDataset
 
 import adareg
-from adareg import AdaReg
+from adareg import AdaReg, EvidenceReg
 from adareg.core.evidence import constants
 from adareg.core.evidence.constants import Constants
 
@@ -28,7 +28,7 @@ def samples(n=60):
 
 
 def regularizer(model, **more):
-    return AdaReg(model, "all", rule="evidence", n_samples=60, **more)
+    return EvidenceReg(model, 60, more.pop("likelihood", "classification"), **more)
 
 
 def train(model, optimizer, steps, x, y, loss=cross_entropy):
@@ -170,7 +170,7 @@ def test_a_model_whose_argument_holds_several_tensors(kind):
     for part in torch.arange(60).split(10):
         parts = {"a": x[part], "b": x[part]} if kind is dict else kind([x[part], x[part]])
         train(model, optimizer, 1, parts, y[part])
-    (found,), labels = reg._evidence.observed()
+    (found,), labels = reg._source.batch()
     assert torch.equal((list(found.values()) if kind is dict else found)[1], x)
     assert torch.equal(labels, y)
     assert reg.metrics()["updates"] == 1
@@ -218,10 +218,10 @@ def test_of_a_large_batch_no_more_is_kept_than_is_looked_at(monkeypatch):
     optimizer, reg = torch.optim.SGD(model.parameters(), 0.0), regularizer(model)
     reg.attach(optimizer, update_every=100)
     train(model, optimizer, 2, x, y)
-    ((inputs,), _), *others = reg._evidence._source._recent
+    ((inputs,), _), *others = reg._source._recent
     assert len(inputs) == 25
     assert not others
-    inputs, labels = reg._evidence.observed()
+    inputs, labels = reg._source.batch()
     assert torch.equal(inputs[0], x[-25:])
     assert torch.equal(labels, y[-25:])
 
@@ -233,7 +233,7 @@ def test_labels_of_samples_that_the_loss_ignores():
     optimizer, reg = torch.optim.SGD(model.parameters(), 0.0), regularizer(model)
     reg.attach(optimizer, update_every=100)
     train(model, optimizer, 1, x, y)
-    inputs, labels = reg._evidence.observed()
+    inputs, labels = reg._source.batch()
     assert torch.equal(labels[1::2], torch.full((30,), 2))
     assert torch.equal(labels[::2], model(x)[::2].argmax(1))
     assert torch.equal(inputs[0], x)
@@ -266,7 +266,7 @@ def test_labels_that_the_model_is_called_with(likelihood):
         batch = {"x": x[part], "labels": labels[part], "factor": torch.tensor(2.0), "share": 0.5}
         model(**batch)["loss"].backward()
         optimizer.step()
-    inputs, found = reg._evidence.observed()
+    inputs, found = reg._source.batch()
     assert torch.equal(inputs["x"], x)
     if likelihood == "classification":
         assert torch.equal(found[~ignored], y[~ignored])
@@ -285,7 +285,7 @@ def test_what_was_seen_is_kept_whatever_becomes_of_the_buffer():
     for part in range(6):
         buffer.copy_(x[10 * part : 10 * part + 10])
         train(model, optimizer, 1, buffer, y[10 * part : 10 * part + 10])
-    inputs, labels = reg._evidence.observed()
+    inputs, labels = reg._source.batch()
     assert torch.equal(inputs[0], x)
     assert torch.equal(labels, y)
 
@@ -320,7 +320,7 @@ def test_a_failed_attachment_leaves_no_hook():
 def test_an_update_after_a_capture_warns():
     """On a GPU ``_captured`` is set when a step is captured into a CUDA graph."""
     x, y = torch.randn(9, 4), torch.randint(3, (9,))
-    reg = AdaReg(nn.Linear(4, 3), rule="evidence", n_samples=9)
+    reg = EvidenceReg(nn.Linear(4, 3), 9, "classification", layers="last")
     reg._captured = True
     with pytest.warns(UserWarning, match="capture it anew"):
         reg.update(x, y)
@@ -336,10 +336,15 @@ def test_no_samples_and_fractional_labels_are_refused():
         reg.update(x, y + 0.5)
 
 
-def test_a_state_whose_rule_and_evidence_disagree_is_refused():
-    reg = regularizer(mlp())
-    with pytest.raises(ValueError, match="rule and evidence disagree"):
-        reg.load_state_dict({**reg.state_dict(), "evidence": None})
+def test_a_state_of_another_kind_is_refused():
+    model = mlp()
+    reg, paper = regularizer(model), AdaReg(model)
+    with pytest.raises(ValueError, match="not the state of an EvidenceReg: .*'likelihood'"):
+        reg.load_state_dict(paper.state_dict())
+    with pytest.raises(ValueError, match="not the state of an AdaReg: .*'strength'"):
+        paper.load_state_dict(reg.state_dict())
+    with pytest.raises(ValueError, match="for likelihood='regression', this one has 'class"):
+        reg.load_state_dict(regularizer(model, likelihood="regression").state_dict())
 
 
 def test_regression_data_may_be_a_loader():
@@ -356,12 +361,11 @@ def test_regression_data_may_be_a_loader():
 def test_a_loop_may_count_its_steps_and_update_by_itself():
     model = mlp()
     reg = regularizer(model)
-    assert [reg.is_due(7) for _ in range(12)] == [k in (8, 11) for k in range(1, 13)]  # 56, 77
+    due = [reg.count_steps(7) for _ in range(12)]
+    assert due == [k in (8, 11) for k in range(1, 13)]  # 56, 77
     reg.update(*samples())
-    assert reg.evidence.updates == 1
-    plain = AdaReg(model)
-    assert plain.evidence is None
-    assert not plain.is_due(1000)
+    assert reg.updates == 1
+    assert not AdaReg(model).count_steps(1000)
 
 
 @pytest.mark.parametrize("momentum", [{}, {"momentum": 0.9}, {"momentum": 0.8, "dampening": 0.5}])
@@ -370,7 +374,7 @@ def test_proximal_steps_end_where_loss_and_prior_are_in_balance(momentum):
     torch.manual_seed(0)
     x, y = torch.randn(40, 5, dtype=torch.float64), torch.randn(40, 2, dtype=torch.float64)
     model = nn.Linear(5, 2, bias=False, dtype=torch.float64)
-    reg = AdaReg(model, "all", rule="evidence", n_samples=40, likelihood="regression")
+    reg = EvidenceReg(model, 40, "regression")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, **momentum)
     reg.attach(optimizer, "proximal", update_every=10**9, data=(x, y))
     reg.update()
@@ -388,7 +392,7 @@ def test_proximal_steps_end_where_loss_and_prior_are_in_balance(momentum):
 
 def test_proximal_steps_need_gradients_that_are_not_rescaled():
     model = mlp()
-    reg = AdaReg(model, "all", rule="evidence", n_samples=60)
+    reg = EvidenceReg(model, 60, "classification")
     with pytest.raises(
         ValueError, match="Adam rescales them: mode='proximal' needs torch.optim.SGD"
     ):

@@ -1,0 +1,1 @@
+"""EvidenceReg: priors on all layers, learned from the data."""

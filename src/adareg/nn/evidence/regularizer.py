@@ -1,0 +1,445 @@
+"""EvidenceReg: priors whose strengths and shapes are learned from the data."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.optim import SGD, Optimizer
+
+from adareg.core.evidence import constants as usual
+from adareg.core.evidence.constants import Constants
+from adareg.core.evidence.curvature import Curvature
+from adareg.core.evidence.likelihood import Likelihood, as_likelihood
+from adareg.core.evidence.update import Update, scale, start, update_priors
+from adareg.core.linalg import NonFiniteError, is_sharded
+from adareg.core.precision import Precision
+from adareg.core.prior import MatrixNormal
+from adareg.nn.arguments import check_n_samples
+from adareg.nn.attach import Attachment
+from adareg.nn.distributed import follow_first
+from adareg.nn.evidence import tracing
+from adareg.nn.evidence.batches import each, sample, take
+from adareg.nn.evidence.correlations import Correlations, draw_correlations
+from adareg.nn.evidence.sources import Given, Recent, Source
+from adareg.nn.regularizer import Regularizer
+from adareg.nn.schedule import Growing, Schedule
+from adareg.nn.select import Layer, Selection, unwrapped
+from adareg.nn.state import Form, full_rank
+
+
+class EvidenceReg(Regularizer):
+    """A matrix-normal prior on every layer, whose strength and shape are learned from the data.
+
+    Training minimises ``loss + λ·Σ tr(Ωr W Ωc Wᵀ)``, and nothing is to be chosen: every
+    :meth:`update` sets each layer's precisions to those that fit the posterior of its weight,
+    and λ to the noise that the residuals show. See :doc:`evidence`.
+
+    A sidecar: the model's parameters, keys, hooks and pickling stay as they are.
+
+    Args:
+        model: any module whose outputs are a tensor (samples, K), or an object or dict with one
+            named ``logits``.
+        n_samples: size of the training set.
+        likelihood: what the loss is: ``"classification"`` for the mean cross-entropy, the outputs
+            being the logits of K classes, or with one output of two; ``"regression"`` for
+            ``nn.MSELoss()``, the mean over samples *and* targets; or an object of a class of
+            your own, see :class:`adareg.Likelihood`.
+        layers: as for :class:`adareg.AdaReg`.
+        loss_scale: the training loss is this many times the one above: K/2 for half the sum
+            over K targets, for example.
+        constants: what is not learned; see :class:`adareg.core.evidence.constants.Constants`.
+        process_group: as for :class:`adareg.AdaReg`.
+
+    >>> import adareg, torch
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> reg = adareg.EvidenceReg(model, 100, "classification")
+    >>> reg
+    EvidenceReg(n_samples=100, likelihood='classification', layers={'0': (8, 4), '2': (3, 8)})
+    >>> optimizer = torch.optim.Adam(model.parameters())
+    >>> handle = reg.attach(optimizer)  # the loop stays as it is
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        n_samples: int,
+        likelihood: str | Likelihood,
+        layers: Selection = "all",
+        loss_scale: float = 1.0,
+        *,
+        constants: Constants | None = None,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        self.n_samples = check_n_samples(n_samples)
+        self.likelihood = as_likelihood(likelihood)
+        self.loss_scale = check_loss_scale(loss_scale)
+        self.constants = constants or usual.DEFAULTS
+        self.noise: Tensor | None = None
+        if not self.likelihood.needs_targets:
+            self.noise = self.likelihood.initial_noise(None, self.constants)
+        self.updates, self.waiting = 0, True
+        self._outputs = 1
+        self._found: dict[str, float] = {}
+        self._curvatures: dict[str, Curvature] = {}
+        self._source: Source | None = None
+        super().__init__(model, layers, process_group)
+
+    @property
+    def strength(self) -> float:
+        """λ: what makes the penalty fit the training loss.
+
+        0 while it is waiting: until an update has met a network that has learned something.
+        Gradients of the loss can be so small before, in a deep network as torch starts it, that
+        Adam would follow any penalty, however weak.
+        """
+        if self.waiting or self.noise is None:
+            return 0.0
+        per_nat = float(self.likelihood.loss_per_nat(self.noise, self._outputs))
+        return self.loss_scale * per_nat / (2 * self.n_samples)
+
+    @property
+    def default_schedule(self) -> Schedule:
+        """After 50 optimizer steps, and whenever their number has grown by 30 %."""
+        return Growing(self.constants.first, self.constants.growth)
+
+    def _start(self, weight: Tensor) -> MatrixNormal:
+        return start(weight, self.constants.start)
+
+    # Updates
+
+    @torch.inference_mode(False)
+    def update(self, inputs: Any = None, targets: Tensor | None = None) -> None:
+        """Set every selected layer's precisions, and the noise, from some of the training data.
+
+        Args:
+            inputs: some of the training inputs, at best all or 200; a tensor, a tuple or a dict
+                of the model's arguments, or an iterable of such batches. Without them, those that
+                :meth:`attach` was given or has seen.
+            targets: what belongs to the inputs; needed for regression.
+
+        Raises:
+            NonFiniteError: a weight or an output is not finite. All precisions stay as they were,
+                and training can go on. With several processes, all of them raise.
+            RuntimeError: another process failed; likewise.
+        """
+        self._refuse_shards()
+        self._warn_of_capture()
+        solve, team = partial(self._solve, inputs, targets), self._team()
+        if team is None or team.size == 1:
+            self._regroup(solve())
+        else:
+            priors = follow_first(team, solve, self.priors, self._learned, self._take)
+            self._regroup(priors)
+
+    def _solve(self, inputs: Any, targets: Tensor | None) -> dict[str, MatrixNormal]:
+        inputs, targets = self._data(inputs, targets)
+        layers, priors, model = trained(self._layers), self.priors, unwrapped(self.model)
+        weights = finite_weights(layers)
+        device = next(iter(weights.values())).device
+        generator = torch.Generator("cpu").manual_seed(self.updates)
+
+        def most(some: Any) -> int:
+            one = each(take(some, slice(0, 1)), lambda x: x.to(device))
+            return min(tracing.samples(model, layers, one, self.constants), self.n_samples)
+
+        inputs, targets = sample(inputs, targets, most, generator, self.constants.samples)
+        inputs = each(inputs, lambda x: x.to(device))
+        directions = _Directions(self, targets, generator)
+        seen = tracing.collect(model, layers, priors, inputs, directions, generator, self.constants)
+        solved = update_priors(
+            weights,
+            priors,
+            seen.curvatures,
+            seen.kernel,
+            seen.outputs,
+            directions.targets,
+            directions.noise,
+            self.likelihood,
+            self.n_samples,
+            seen.normalised,
+            self.constants,
+        )
+        if self.waiting:
+            learned = self.constants.learned
+            self.waiting = not self.likelihood.has_learned(
+                seen.outputs.double(), directions.targets, learned
+            )
+        self._remember(solved, seen)
+        return {**priors, **{name: layer.prior for name, layer in solved.layers.items()}}
+
+    def _data(self, inputs: Any, targets: Tensor | None) -> tuple[Any, Tensor | None]:
+        """Return what an update was given, or else what the source has."""
+        if inputs is None and targets is not None:
+            raise ValueError("the inputs of these targets are needed: update(inputs, targets)")
+        if inputs is None and self._source is None:
+            raise RuntimeError(
+                "an update needs training inputs: call update(inputs), or attach() first"
+            )
+        if inputs is None and self._source is not None:
+            inputs, targets = self._source.batch()
+        if targets is None and self.likelihood.needs_targets:
+            raise ValueError(
+                f"likelihood={self.likelihood.name!r} learns the noise: give update() the targets"
+            )
+        return inputs, targets
+
+    def _remember(self, solved: Update, seen: tracing.Collected) -> None:
+        self._outputs, self._curvatures = seen.outputs.shape[-1], seen.curvatures
+        self.noise = solved.noise.cpu()
+        self.updates += 1
+        gamma = sum(float(layer.gamma.sum()) for layer in solved.layers.values())
+        self._found = {"gamma": gamma, "leverage": float(solved.leverage)}
+        if math.isfinite(value := float(solved.log_evidence)):
+            self._found["log_evidence"] = value
+        for name, layer in solved.layers.items():
+            self._found[f"{name}/gamma"] = float(layer.gamma.sum())
+            self._found[f"{name}/scale"] = float(scale(layer.prior).log().mean().exp())
+            self._found[f"{name}/shape_row"] = _spread(layer.prior.row)
+            self._found[f"{name}/shape_col"] = _spread(layer.prior.col)
+            self._found[f"{name}/log_evidence"] = float(layer.log_evidence.sum())
+
+    # Inside an optimizer
+
+    def attach(
+        self,
+        optimizer: Optimizer,
+        mode: str = "coupled",
+        update_every: int | Schedule | None = None,
+        data: Any = None,
+    ) -> Attachment:
+        """Regularize inside ``optimizer.step()``, and update unasked.
+
+        Args:
+            optimizer: as for :meth:`adareg.AdaReg.attach`.
+            mode: likewise; ``"proximal"`` for SGD alone.
+            update_every: likewise; None for an update after 50 optimizer steps and whenever their
+                number has grown by 30 %.
+            data: ``(inputs, targets)`` of the training set, or an iterable of such pairs, a data
+                loader for example. Without it the inputs of the latest training batches are used,
+                which is enough for classification, and for regression if the model is called
+                with its targets as ``labels=…``.
+
+        Returns:
+            A handle; ``handle.remove()`` detaches.
+        """
+        self._refuse_shards()
+        samples = self.constants.samples
+        source: Source
+        if data is None:
+            source = Recent(min(self.n_samples, samples), self.likelihood)
+        else:
+            source = Given(data, samples)
+        attachment = super().attach(optimizer, mode, update_every)
+        attachment.own(source.watch(self.model))
+        self._source = source
+        return attachment
+
+    def proximal_rate(self, group: Mapping[str, Any]) -> float | Tensor:
+        """Return by how much the gradients of the loss move a weight that is pulled evenly.
+
+        A strength that is learned must meet the loss's gradients as they are, and momentum makes
+        more of them.
+        """
+        rate: float | Tensor = group["lr"]
+        return rate * (1 - group["dampening"]) / ((1 - group["momentum"]) or 1)
+
+    def check_proximal(self, optimizer: Optimizer) -> None:
+        """Raise a ValueError for an optimizer other than SGD, which rescales gradients."""
+        super().check_proximal(optimizer)
+        if not isinstance(optimizer, SGD):
+            raise ValueError(
+                f"EvidenceReg learns how strong the prior is beside the gradients of the loss, and "
+                f"{type(optimizer).__name__} rescales them: mode='proximal' needs "
+                f"torch.optim.SGD; use mode='coupled'"
+            )
+
+    def use_source_of(self, other: EvidenceReg) -> None:
+        """Go on with the data that another one has been attached to."""
+        self._source = other._source
+
+    # What was learned
+
+    def metrics(self) -> dict[str, float]:
+        """Return what to log: the penalty, the state of each layer, and what the last update found.
+
+        To those of :meth:`adareg.AdaReg.metrics` but for the bounds: ``noise`` (variance, or a
+        classifier's dispersion), ``leverage`` (what a sample determines of its own prediction),
+        ``gamma`` (how many weights the data determine, in all and by layer), ``log_evidence``
+        (of the training set, if targets were given, and each layer's share), ``updates``,
+        ``waiting`` (1 until the network has learned something, 0 ever after); and for each layer
+        ``scale``, the geometric mean of its precisions, and ``shape_row``, ``shape_col``, the
+        spread of their logarithms on each side (0 for a scalar prior).
+        """
+        own = {"updates": float(self.updates), "waiting": float(self.waiting)}
+        if self.noise is not None:
+            own["noise"] = self.likelihood.mean_noise(self.noise)
+        return {**super().metrics(), **own, **self._found}
+
+    def correlations(self, name: str) -> Correlations:
+        """Return correlations between a layer's rows, of a last layer between classes or tasks.
+
+        Mean and 95 % interval over 400 draws from the posterior that the last update found, fewer
+        (100 at least) of a layer with more than 335,000 weights.
+
+        Raises:
+            RuntimeError: there was no update yet, in this process.
+        """
+        if name not in self._layers:
+            raise ValueError(f"{name!r} is no layer of this one: {', '.join(self._layers)}")
+        if name not in self._curvatures:
+            raise RuntimeError(f"{name}: no curvature is known yet; call update() first")
+        weight, widest = self._layers[name].matrix.detach(), self.constants.widest
+        if weight.shape[-2] > widest:
+            raise ValueError(
+                f"{name} has {weight.shape[-2]:,} rows: correlations are drawn between at most "
+                f"{widest:,}"
+            )
+        curvature, prior = self._curvatures[name], self.priors[name]
+        return draw_correlations(weight, prior, curvature, self.n_samples, self.updates)
+
+    # State
+
+    @property
+    def _form(self) -> Form:
+        return full_rank(self.constants.widest)
+
+    def _settings(self) -> dict[str, Any]:
+        """Return plain values; curvature is not among them, the next update finds it.
+
+        Nor are the batches that an attached one without ``data=`` has seen, so that an update
+        right after loading sees fewer samples.
+        """
+        return {
+            "n_samples": self.n_samples,
+            "likelihood": self.likelihood.name,
+            "loss_scale": self.loss_scale,
+            "outputs": self._outputs,
+            "updates": self.updates,
+            "waiting": self.waiting,
+            "noise": json.dumps(None if self.noise is None else self.noise.tolist()),
+            "found": json.dumps(self._found),
+        }
+
+    def _read_settings(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        if state["likelihood"] != self.likelihood.name:
+            raise ValueError(
+                f"the state is for likelihood={state['likelihood']!r}, this one has "
+                f"{self.likelihood.name!r}"
+            )
+        noise = json.loads(state["noise"])
+        return {
+            "n_samples": check_n_samples(state["n_samples"]),
+            "loss_scale": check_loss_scale(state["loss_scale"]),
+            "_outputs": int(state["outputs"]),
+            "updates": int(state["updates"]),
+            "waiting": bool(state["waiting"]),
+            "noise": None if noise is None else torch.tensor(noise, dtype=torch.float64),
+            "_found": dict(json.loads(state["found"])),
+        }
+
+    def _own(self) -> dict[str, Any]:
+        return {
+            "likelihood": self.likelihood,
+            "constants": self.constants,
+            "_curvatures": {},
+            "_source": None,
+        }
+
+    def _describe(self) -> str:
+        return f"n_samples={self.n_samples}, likelihood={self.likelihood.name!r}"
+
+    # Several processes, captured graphs
+
+    def _learned(self) -> Any:
+        """Return what the other processes must know after an update."""
+        curvatures = {n: Curvature(*(F.cpu() for F in x)) for n, x in self._curvatures.items()}
+        return self._settings(), curvatures
+
+    def _take(self, learned: Any) -> None:
+        """Take what :meth:`_learned` returned in the process that made the update."""
+        state, curvatures = learned
+        vars(self).update(self._read_settings(state))
+        devices = {name: layer.weight.device for name, layer in self._layers.items()}
+        self._curvatures = {
+            n: Curvature(*(F.to(devices[n]) for F in x)) for n, x in curvatures.items()
+        }
+
+    def _refuse_shards(self) -> None:
+        sharded = [name for name, layer in self._layers.items() if is_sharded(layer.weight)]
+        if sharded:
+            raise NotImplementedError(
+                f"{', '.join(sharded)}: the weight is sharded, and EvidenceReg needs whole ones; "
+                f"use AdaReg, or DistributedDataParallel"
+            )
+
+    def _warn_of_capture(self) -> None:
+        if self._captured:
+            warnings.warn(
+                "a CUDA graph was captured before this update, and goes on with the old prior and "
+                "strength; capture it anew",
+                stacklevel=3,
+            )
+            self._captured = False
+
+
+class _Directions:
+    """Directions at the outputs of an update's samples, with the targets checked against them."""
+
+    def __init__(
+        self, reg: EvidenceReg, targets: Tensor | None, generator: torch.Generator
+    ) -> None:
+        self._reg, self.targets, self._generator = reg, targets, generator
+        self.noise = torch.ones(())
+
+    def __call__(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        reg, likelihood = self._reg, self._reg.likelihood
+        if self.targets is not None:
+            self.targets = likelihood.check_targets(self.targets, outputs)
+        noise = reg.noise
+        if noise is None:
+            noise = likelihood.initial_noise(self.targets, reg.constants)
+        self.noise = noise.to(outputs.device)
+        more = (self.noise, reg.constants.draws, self._generator)
+        return likelihood.directions(outputs, *more), likelihood.shared_directions(outputs, *more)
+
+
+def check_loss_scale(loss_scale: float) -> float:
+    """Return the scale, if it is a positive number."""
+    if not isinstance(loss_scale, int | float) or not 0 < loss_scale < math.inf:
+        raise ValueError(f"loss_scale={loss_scale!r}: expected a positive number")
+    return float(loss_scale)
+
+
+def trained(layers: Mapping[str, Layer]) -> dict[str, Layer]:
+    """Return the layers without those that were frozen later: their priors stay."""
+    found = {n: x for n, x in layers.items() if any(p.requires_grad for p in x.parameters)}
+    if not found:
+        raise ValueError(f"{', '.join(layers)}: the weights are frozen (requires_grad=False)")
+    return found
+
+
+def finite_weights(layers: Mapping[str, Layer]) -> dict[str, Tensor]:
+    """Return the weights of layers as matrices.
+
+    Raises:
+        NonFiniteError: one is not finite.
+    """
+    weights = {name: layer.matrix.detach() for name, layer in layers.items()}
+    bad = [name for name, W in weights.items() if not W.isfinite().all()]
+    if bad:
+        raise NonFiniteError(f"{', '.join(bad)}: the weight has NaN or infinite entries")
+    return weights
+
+
+def _spread(precision: Precision) -> float:
+    """Return how far a shape is from the identity: the spread of its log eigenvalues."""
+    return float(precision.eigenvalues().double().log().std(-1, unbiased=False).mean())
