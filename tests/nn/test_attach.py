@@ -5,7 +5,7 @@ import torch
 from test_regularizer import groups
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.nn.utils import clip_grad_norm_, parametrizations
+from torch.nn.utils import clip_grad_norm_, parametrizations, prune
 from torch.optim import LBFGS, SGD, Adam, AdamW
 
 import adareg
@@ -350,3 +350,17 @@ def test_proximal_on_a_parametrized_weight_is_refused():
     with pytest.raises(ValueError, match="0: its weight is parametrized.*mode='coupled'"):
         reg.attach(optimizer, "proximal")
     reg.attach(optimizer, "coupled")  # a refused attachment leaves nothing behind
+
+
+def test_a_weight_that_was_pruned_after_attach_is_named():
+    model = make_model()
+    optimizer = SGD(model.parameters(), 0.1)
+    reg = AdaReg(model)
+    reg.attach(optimizer)
+    prune.l1_unstructured(model[2], "weight", 0.5)
+    for call in (optimizer.step, reg.penalty, reg.update):
+        with pytest.raises(RuntimeError, match=r"2: 'weight' has been replaced .* prune\.remove"):
+            call()
+    prune.remove(model[2], "weight")
+    optimizer.step()
+    reg.update()

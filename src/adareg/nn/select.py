@@ -89,8 +89,13 @@ class Layer:
         """The parameters an optimizer must hold to move the weight."""
         if self.parametrized:
             return list(self._parametrization.parameters())
-        plain = self.module._parameters[self.layout.parameter]
-        assert plain is not None
+        plain = self.module._parameters.get(self.layout.parameter)
+        if plain is None:
+            raise RuntimeError(
+                f"{self.name}: {self.layout.parameter!r} has been replaced and is no parameter any "
+                f"more, as torch.nn.utils.prune does it; call prune.remove, or make the "
+                f"regularizer anew without this layer"
+            )
         return [self._at_rest(plain)]
 
     def _at_rest(self, parameter: nn.Parameter) -> nn.Parameter:
