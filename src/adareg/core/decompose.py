@@ -28,7 +28,7 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Its eigenvalues and eigenvectors."""
+    """The eigenvalues and eigenvectors of the matrix requested."""
 
     r: Tensor  # (…, k), ascending, >= 0
     Q: Tensor  # (…, k, k)

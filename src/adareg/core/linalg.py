@@ -55,44 +55,44 @@ def check_square(X: object, name: str) -> None:
 
 
 def factor_dtype(weight: Tensor) -> torch.dtype:
-    """The dtype in which the factors of ``weight``'s prior are kept: float32 or better."""
+    """Return the dtype of the factors of ``weight``'s prior: float32 or float64."""
     if weight.dtype == torch.float64 or is_small(weight.shape):
         return torch.float64
     return torch.float32
 
 
 def is_small(shape: torch.Size) -> bool:  # (…, p, d)
-    """Whether weights of this shape are so small that double precision costs nothing."""
+    """Return true for weights so small that double precision costs nothing."""
     return shape[-2:].numel() <= _DOUBLE_UP_TO
 
 
 def result_dtype(weight: Tensor) -> torch.dtype:
-    """The dtype of scalars computed from ``weight``: its own, but at least float32."""
+    """Return the dtype of scalars computed from ``weight``: its own, but at least float32."""
     return torch.promote_types(weight.dtype, torch.float32)
 
 
 def is_sharded(X: Tensor) -> bool:
-    """Whether X is a DTensor: each process holds a part of it, see :mod:`adareg.core.shards`."""
+    """Return true for a DTensor, of which each process holds a part (:mod:`adareg.core.shards`)."""
     return type(X) is not Tensor and type(X) is not nn.Parameter and hasattr(X, "device_mesh")
 
 
 def whole(X: Tensor) -> Tensor:
-    """X itself, gathered on every process if it is sharded."""
+    """Return X, gathered on every process if it is sharded."""
     return X.full_tensor() if is_sharded(X) else X  # type: ignore[attr-defined]
 
 
 def local(X: Tensor) -> Tensor:
-    """X itself, or this process's part of it."""
+    """Return X, or this process's part of it if it is sharded."""
     return X.to_local() if is_sharded(X) else X  # type: ignore[attr-defined]
 
 
 def lengthwise(X: Tensor) -> Tensor:
-    """X itself; a sharded matrix as all here needs it, spread along its longer axis."""
+    """Return X, a sharded matrix spread along its longer axis, as these functions expect it."""
     return _shards().lengthwise(X) if is_sharded(X) else X
 
 
 def _shards() -> Any:
-    """Imported by those who meet a DTensor; it loads torch.distributed.tensor."""
+    """Import the module when a DTensor is met; it loads torch.distributed.tensor."""
     from adareg.core import shards
 
     return shards
@@ -104,7 +104,7 @@ def transposed(X: Tensor) -> Tensor:
 
 
 def wide(W: Tensor) -> Tensor:
-    """W or its transpose, whichever has no more rows than columns."""
+    """Return W or its transpose, whichever has no more rows than columns."""
     return W if W.shape[-2] <= W.shape[-1] else transposed(W)
 
 
@@ -117,7 +117,7 @@ def without_autocast(X: Tensor) -> AbstractContextManager[object]:
 
 
 def matmul(A: Tensor, B: Tensor) -> Tensor:
-    """``A·B`` to the full precision of its dtype, whatever the program allows for float32.
+    """Return ``A·B`` to the full precision of its dtype, even where the program allows less.
 
     Eigenvalues of a precision may lie a million apart, which the ten bits of TF32 do not
     survive. Where float32 products are lowered, float64 takes their place; switching the
@@ -134,7 +134,7 @@ def matmul(A: Tensor, B: Tensor) -> Tensor:
 
 
 def add_matmul(C: Tensor, A: Tensor, B: Tensor, factor: float = 1) -> Tensor:
-    """``C + factor·A·B``, as exact as :func:`matmul`, in one kernel where that can be."""
+    """Return ``C + factor·A·B``, as exact as :func:`matmul`, in one kernel if possible."""
     if not isinstance(C, Tensor):
         return C + factor * (A @ B)
     if is_sharded(C):
@@ -146,21 +146,21 @@ def add_matmul(C: Tensor, A: Tensor, B: Tensor, factor: float = 1) -> Tensor:
 
 
 def dot(A: Tensor, B: Tensor) -> Tensor:  # (…, p, d), (…, p, d) -> (…)
-    """``tr(AᵀB)``, summed in float64."""
+    """Return ``tr(AᵀB)``, summed in float64."""
     if is_sharded(A):
         return _shards().dot(A, B)
     return (A * B).sum((-2, -1), dtype=torch.float64)
 
 
 def times(X: Tensor, factor: Tensor) -> Tensor:  # (…, p, d), (…) -> (…, p, d)
-    """``factor·X`` for each matrix of a batch."""
+    """Return ``factor·X`` for each matrix of a batch."""
     if is_sharded(X):
         return _shards().times(X, factor)
     return factor[..., None, None] * X
 
 
 def svd(X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Thin SVD ``U, s, V`` with ``X = U·diag(s)·Vᵀ``, in float64."""
+    """Return the thin SVD ``U, s, V`` with ``X = U·diag(s)·Vᵀ``, in float64."""
     X = X.double()
     if is_sharded(X):
         return _shards().svd(X)
@@ -169,7 +169,7 @@ def svd(X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _is_full_precision(A: Tensor) -> bool:
-    """Whether products of A's dtype, where A is, are made in that dtype."""
+    """Return true if torch multiplies matrices of A's dtype on A's device in that dtype."""
     if A.dtype != torch.float32:
         return True
     backend = torch.backends.cuda if A.is_cuda else torch.backends.mkldnn
@@ -183,7 +183,7 @@ def inner(
     X: Tensor,  # (…, k, n)
     Y: Tensor | None = None,  # (…, n, j)
 ) -> Tensor:
-    """``X·Y`` in float64, the long axis n in chunks; without ``Y`` the Gram matrix ``X·Xᵀ``."""
+    """Return ``X·Y`` in float64, or without Y ``X·Xᵀ``; the long axis n is cut into chunks."""
     if is_sharded(X):
         return _shards().inner(X, Y)
     total: Tensor | None = None
@@ -196,7 +196,7 @@ def inner(
 
 
 def _gram(X: Tensor) -> Tensor:  # (…, k, n) -> (…, k, k)
-    """``X·Xᵀ``; where it is large, in eight bands, each from the diagonal on."""
+    """Return ``X·Xᵀ``, a large one in eight bands of rows, each from the diagonal on."""
     k = X.shape[-2]
     if k < _SYMMETRIC_FROM:
         return X @ X.mT
@@ -213,7 +213,7 @@ def unit_columns(
     X: Tensor,  # (…, k, n)
     T: Tensor,  # (…, k, j), float64
 ) -> tuple[Tensor, Tensor]:
-    """Squared lengths of the columns of ``Xᵀ·T`` (…, n, j), and these columns at length one.
+    """Return the squared lengths of the columns of ``Xᵀ·T`` (…, n, j), and the columns normalised.
 
     Computed in float64 in chunks of n, stored in the factors' dtype. A zero column stays zero.
     """
@@ -228,7 +228,7 @@ def unit_columns_of(
     dtype: torch.dtype,
     total: Callable[[Tensor], Tensor] = lambda squared: squared,
 ) -> tuple[Tensor, Tensor]:
-    """:func:`unit_columns` of a part of X; ``total`` adds up the squared lengths of all parts."""
+    """Return :func:`unit_columns` of a part of X; ``total`` adds up the lengths of all parts."""
     parts = list(_chunks(X))
     if len(parts) == 1:
         exact = T.mT @ X.double()
@@ -249,7 +249,7 @@ def unit_columns_of(
 
 
 def _inverse_root(squared: Tensor) -> Tensor:
-    """``1/√x`` as a row, and finite for 0."""
+    """Return ``1/√x`` as a row, finite for 0."""
     return squared.clamp(min=1e-300).rsqrt().unsqueeze(-2)
 
 
@@ -260,7 +260,7 @@ def _chunks(X: Tensor, factor: int = 1) -> Iterator[slice]:
 
 
 def eigh(A: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues (ascending, clamped at zero) and eigenvectors of positive semidefinite ``A``.
+    """Return eigenvalues (ascending, clamped at zero) and eigenvectors of a semidefinite ``A``.
 
     On a GPU, sizes for which its library is slower than a CPU go there, and so does a
     decomposition that does not converge where ``A`` lies.

@@ -1,4 +1,4 @@
-"""What to look at in a weight: its stable rank, its spectral norm, its correlations."""
+"""Measures of a weight: stable rank, spectral norm, correlations between rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from adareg.core.linalg import (
 
 
 def spectral_norm(weight: Tensor) -> Tensor:  # (…, p, d) -> (…)
-    """The largest singular value ``‖W‖₂``.
+    """Return the largest singular value ``‖W‖₂``.
 
     >>> import adareg, torch
     >>> adareg.spectral_norm(torch.diag(torch.tensor([3.0, 4.0])))
@@ -29,7 +29,7 @@ def spectral_norm(weight: Tensor) -> Tensor:  # (…, p, d) -> (…)
 
 
 def stable_rank(weight: Tensor) -> Tensor:  # (…, p, d) -> (…)
-    """``‖W‖_F² / ‖W‖₂²``, between 1 and the rank; 0 for a zero matrix, like its rank.
+    """Return ``‖W‖_F² / ‖W‖₂²``, between 1 and the rank; 0 for a zero matrix, like its rank.
 
     >>> import adareg, torch
     >>> adareg.stable_rank(torch.diag(torch.tensor([3.0, 4.0])))
@@ -40,7 +40,7 @@ def stable_rank(weight: Tensor) -> Tensor:  # (…, p, d) -> (…)
 
 
 def correlation(weight: Tensor) -> Tensor:  # (…, p, d) -> (…, p, p)
-    """Pearson correlation between rows of ``weight``: in a last layer, between classes or tasks.
+    """Return Pearson correlations between rows: in a last layer, between classes or tasks.
 
     As the paper draws it for the softmax layer. A constant row has no correlation: its
     entries are NaN, as in ``numpy.corrcoef``. For the correlation that a *prior* has
@@ -72,7 +72,7 @@ def covariance_correlation(covariance: Tensor) -> Tensor:  # (…, n, n) -> (…
 
 @torch.no_grad()
 def _gram_norms(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """``‖W‖_F²`` and ``‖W‖₂²`` in float64; NaN for a weight that is not finite."""
+    """Return ``‖W‖_F²`` and ``‖W‖₂²`` in float64; NaN for a weight that is not finite."""
     check_matrix(weight, "weight")
     G = inner(wide(lengthwise(weight)))
     frobenius = G.diagonal(dim1=-2, dim2=-1).sum(-1)

@@ -21,7 +21,7 @@ class Precision:
     stored themselves, not as the gain ``g = e − c`` of the equal form ``c·I + B·diag(g)·Bᵀ``:
     with c = 1000 and e = 0.001 the difference would lose e to rounding.
 
-    A column of ``B`` may be zero where its eigenvalue equals c: then it says nothing.
+    A column of ``B`` may be zero where its eigenvalue equals c: its direction is then outside.
 
     Args:
         scale: c, shape (…); None if ``B`` is square, so that nothing is outside.
@@ -46,13 +46,13 @@ class Precision:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
     ) -> Precision:
-        """The n x n identity: Ω = I, which makes the penalty plain weight decay."""
+        """Return the n x n identity: Ω = I, which makes the penalty plain weight decay."""
         scale = torch.ones(batch, dtype=dtype, device=device)
         return cls(scale, scale.new_zeros(*batch, n, 0), scale.new_ones(*batch, 0))
 
     @classmethod
     def stack(cls, precisions: Sequence[Precision]) -> Precision:
-        """A batch of precisions of one shape and rank."""
+        """Stack precisions of one shape and rank into a batch."""
         scales = [precision.scale for precision in precisions if precision.scale is not None]
         return cls(
             torch.stack(scales) if scales else None,
@@ -67,51 +67,51 @@ class Precision:
 
     @property
     def factors(self) -> tuple[Tensor | None, Tensor, Tensor]:
-        """``(scale, basis, values)``: all that is stored."""
+        """The stored tensors ``(scale, basis, values)``."""
         return self.scale, self.basis, self.values
 
     @property
     def outside(self) -> Tensor:
-        """The eigenvalue c outside the basis; any number serves where nothing is outside."""
+        """The eigenvalue c outside the basis; the largest of those inside if nothing is outside."""
         return self.values.amax(-1) if self.scale is None else self.scale
 
     def apply(self, f: Callable[[Tensor], Tensor]) -> Precision:
-        """``f`` of every factor: moved, cast, indexed or expanded."""
+        """Return it with ``f`` applied to every factor, to move, cast, index or expand them."""
         return Precision(
             None if self.scale is None else f(self.scale), f(self.basis), f(self.values)
         )
 
     def to(self, *args: Any, **kwargs: Any) -> Precision:
-        """The same matrix with its factors moved or cast, like ``Tensor.to``."""
+        """Return it with its factors moved or cast, like ``Tensor.to``."""
         return self.apply(lambda factor: factor.to(*args, **kwargs))
 
     def map(self, f: Callable[[Tensor], Tensor]) -> Precision:
-        """Apply ``f`` to every eigenvalue: ``f(Ω)``, in the same basis."""
+        """Return ``f(Ω)``: ``f`` of every eigenvalue, in the same basis."""
         scale = None if self.scale is None else f(self.scale)
         return Precision(scale, self.basis, f(self.values))
 
     def inverse(self) -> Precision:
-        """``Ω⁻¹``, in the same form."""
+        """Return ``Ω⁻¹``, in the same form."""
         return self.map(torch.reciprocal)
 
     def sqrt(self) -> Precision:
-        """The symmetric square root ``Ω^{1/2}``, in the same form."""
+        """Return the symmetric square root ``Ω^{1/2}``, in the same form."""
         return self.map(torch.sqrt)
 
     def root(self) -> Tensor:
-        """Some dense n x n matrix H with ``H·Hᵀ = Ω``, the cheapest to be had."""
+        """Return a dense n x n matrix H with ``H·Hᵀ = Ω``, whichever is cheapest to make."""
         if self.scale is None:
             return self.basis * self.values.sqrt().unsqueeze(-2)
         return self.sqrt().dense()
 
     def eigenvalues(self) -> Tensor:
-        """All n eigenvalues, ascending, shape (…, n)."""
+        """Return all n eigenvalues, ascending, shape (…, n)."""
         n, k = self.basis.shape[-2:]
         rest = self.outside.unsqueeze(-1).expand(*self.values.shape[:-1], n - k)
         return torch.cat([self.values, rest], dim=-1).sort(dim=-1).values
 
     def eigenvectors(self) -> tuple[Tensor, Tensor]:
-        """Eigenvalues (…, m) and orthonormal directions (…, n, m) that span everything.
+        """Return eigenvalues (…, n) and a complete orthonormal basis of eigenvectors (…, n, n).
 
         The stored basis, where it is complete; else the n x n matrix is decomposed.
         """
@@ -126,12 +126,12 @@ class Precision:
         return e.to(self.basis.dtype), Q.to(self.basis.dtype)
 
     def logdet(self) -> Tensor:
-        """``log det Ω``, shape (…), in float64."""
+        """Return ``log det Ω``, shape (…), in float64."""
         n, k = self.basis.shape[-2:]
         return self.values.double().log().sum(-1) + (n - k) * self.outside.double().log()
 
     def dense(self) -> Tensor:
-        """The n x n matrix itself; a sharded basis is gathered for it."""
+        """Return the n x n matrix itself; a sharded basis is gathered for it."""
         B = whole(self.basis)
         if self.scale is None:
             return matmul(B * self.values.unsqueeze(-2), B.mT)
@@ -140,18 +140,18 @@ class Precision:
         return c * eye + matmul(B * (self.values.unsqueeze(-2) - c), B.mT)
 
     def covariance(self) -> Tensor:
-        """The dense inverse ``Σ = Ω⁻¹``: computed, never stored."""
+        """Return the dense inverse ``Σ = Ω⁻¹``: computed, never stored."""
         return self.inverse().dense()
 
     def spectrum(self) -> Tensor:
-        """The eigenvalue of each coordinate that :meth:`split` returns."""
+        """Return the eigenvalue of each coordinate that :meth:`split` returns."""
         if self.scale is None:
             return self.values
         rest = self.scale.unsqueeze(-1).expand(self.basis.shape[:-1])
         return torch.cat([self.values, rest], dim=-1)
 
     def split(self, X: Tensor) -> Tensor:  # (…, n, j) -> (…, k + n, j), or (…, n, j)
-        """Coordinates in which Ω is diagonal: ``BᵀX`` above the remainder ``X − B·BᵀX``.
+        """Return coordinates in which Ω is diagonal: ``BᵀX`` above the rest, ``X − B·BᵀX``.
 
         Their squares, weighted with :meth:`spectrum`, add up to ``tr(XᵀΩX)`` with no
         cancellation, however far the eigenvalues lie apart.
@@ -162,7 +162,7 @@ class Precision:
         return torch.cat([inside, X - matmul(self.basis, inside)], dim=-2)
 
     def merge(self, coordinates: Tensor) -> Tensor:
-        """The inverse of :meth:`split`."""
+        """Undo :meth:`split`."""
         if self.scale is None:
             return matmul(self.basis, coordinates)
         n, k = self.basis.shape[-2:]

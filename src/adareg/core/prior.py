@@ -1,4 +1,4 @@
-"""The matrix-variate normal prior and what a training loop needs of it."""
+"""The matrix-variate normal prior: penalty, gradient, proximal step, objective, density."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class MatrixNormal:
     row: Precision
     col: Precision
     maps: Maps = field(init=False, repr=False)
-    """What it does to a weight, as :meth:`product` and :meth:`shrink` use it."""
+    """Its product with a weight and its proximal step, in their cheapest forms."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "maps", Maps(self.row, self.col))
 
     @classmethod
     def identity(cls, weight: Tensor) -> MatrixNormal:
-        """Ωr = I, Ωc = I for ``weight`` (…, p, d): where training starts."""
+        """Return Ωr = I, Ωc = I for ``weight`` (…, p, d), the prior that training starts from."""
         *batch, p, d = weight.shape
         like = (tuple(batch), factor_dtype(weight), weight.device)
         return cls(Precision.identity(p, *like), Precision.identity(d, *like))
@@ -58,15 +58,15 @@ class MatrixNormal:
         return self.row.shape[:-1] + self.col.shape[-1:]
 
     def apply(self, f: Callable[[Tensor], Tensor]) -> MatrixNormal:
-        """``f`` of every factor: moved, cast, indexed or expanded."""
+        """Return it with ``f`` applied to every factor, to move, cast, index or expand them."""
         return MatrixNormal(self.row.apply(f), self.col.apply(f))
 
     def to(self, *args: Any, **kwargs: Any) -> MatrixNormal:
-        """The same prior with its factors moved or cast, like ``Tensor.to``."""
+        """Return it with its factors moved or cast, like ``Tensor.to``."""
         return self.apply(lambda factor: factor.to(*args, **kwargs))
 
     def copy_(self, other: MatrixNormal) -> None:
-        """Overwrite every factor, as a captured CUDA graph needs it.
+        """Overwrite every factor in place, for a captured CUDA graph goes on reading the same ones.
 
         Raises:
             RuntimeError: the other prior's factors have other shapes.
@@ -81,7 +81,7 @@ class MatrixNormal:
         self.maps.overwrite(other.maps)
 
     def penalty(self, weight: Tensor) -> Tensor:  # (…, p, d) -> (…)
-        """``tr(Ωr W Ωc Wᵀ)``, differentiable in ``weight``; the strength λ is not in it.
+        """Return ``tr(Ωr W Ωc Wᵀ)``, differentiable in ``weight``; the strength λ is not in it.
 
         Value and gradient come from one structured product, made here; ``backward`` only
         scales it. Half precision weights give a float32 result. Rounding can reach
@@ -101,15 +101,15 @@ class MatrixNormal:
         return value.to(result_dtype(weight))
 
     def product(self, weight: Tensor) -> Tensor:  # (…, p, d) -> (…, p, d)
-        """``Ωr W Ωc``, half the gradient of :meth:`penalty`, in the dtype of the factors."""
+        """Return ``Ωr W Ωc``, half the gradient of :meth:`penalty`, in the dtype of the factors."""
         return self.maps.product()(self._cast(weight))
 
     def add_product(self, total: Tensor, weight: Tensor, factor: float) -> Tensor:
-        """``total + factor·Ωr W Ωc``, in the dtype of ``total``."""
+        """Return ``total + factor·Ωr W Ωc``, in the dtype of ``total``."""
         return self.maps.product().add(total, self._cast(weight), factor)
 
     def gradient(self, weight: Tensor) -> Tensor:  # (…, p, d) -> (…, p, d)
-        """``2·Ωr W Ωc``, the gradient of :meth:`penalty`, in the dtype of the factors.
+        """Return ``2·Ωr W Ωc``, the gradient of :meth:`penalty`, in the dtype of the factors.
 
         Precisions of 1e3 beside 1e-3 amplify rounding a million times. With float32 factors
         (weights of more than 262,144 entries) the answer is the exact one for a weight that
@@ -119,7 +119,7 @@ class MatrixNormal:
         return 2 * self.product(weight)
 
     def proximal(self, weight: Tensor, step: float | Tensor) -> Tensor:  # (…, p, d) -> (…, p, d)
-        """``argmin_X ½‖X − W‖² + step·tr(Ωr X Ωc Xᵀ)``: a step that is stable at any size.
+        """Return ``argmin_X ½‖X − W‖² + step·tr(Ωr X Ωc Xᵀ)``, which is stable for any step.
 
         In the two eigenbases each entry is divided by ``1 + 2·step·aᵢ·bⱼ``. For a learning
         rate η and a strength λ take ``step = η·λ``.
@@ -133,7 +133,7 @@ class MatrixNormal:
         return self.maps.shrinkage(step)(self._cast(weight))
 
     def objective(self, weight: Tensor) -> Tensor:  # (…, p, d) -> (…)
-        """``tr(Ωr W Ωc Wᵀ) − d·logdet Ωr − p·logdet Ωc``, which the rules minimise (equ:opt).
+        """Return ``tr(Ωr W Ωc Wᵀ) − d·logdet Ωr − p·logdet Ωc``, which rules minimise (equ:opt).
 
         A sharded weight is gathered for it, and so are the factors.
         """
@@ -149,7 +149,7 @@ class MatrixNormal:
         return (trace - logdets).to(result_dtype(weight))
 
     def log_prob(self, weight: Tensor) -> Tensor:  # (…, p, d) -> (…)
-        """Log density of the prior at ``weight``: ``−½·(objective + p·d·log 2π)``."""
+        """Return the log density at ``weight``: ``−½·(objective + p·d·log 2π)``."""
         p, d = weight.shape[-2:]
         return -0.5 * (self.objective(weight) + p * d * math.log(2 * math.pi))
 
@@ -166,7 +166,7 @@ class MatrixNormal:
 
 
 def _traced(W: Tensor, product: LinearMap) -> Tensor:
-    """``tr(Ωr W Ωc Wᵀ)`` in operations that any compiler follows.
+    """Return ``tr(Ωr W Ωc Wᵀ)`` by operations that any compiler follows.
 
     With its first derivative, which is all that a compiled ``backward`` can ask for; in
     torch.func's transforms with those of every order, for one product more.

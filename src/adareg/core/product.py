@@ -1,7 +1,7 @@
-"""What a prior does to a weight: its product ``Ωr W Ωc``, and its proximal step.
+"""The linear maps of a prior: its product with a weight, ``Ωr W Ωc``, and its proximal step.
 
-Both are linear maps, and which form is cheapest depends on the prior: a class each, with one
-interface. :class:`Maps` makes those of a prior and keeps them.
+Which form is cheapest depends on the prior: a class each, with one interface. :class:`Maps` makes
+those of a prior and keeps them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The operations that cross processes when each of them holds a part of a matrix (DTensor).
 
 A matrix is spread along one axis, its longer one; a plain tensor is the same in every process.
-Then a product needs to talk only where the axis that is summed over is the spread one: the parts'
-products are added up. All else is done by each process on its own part.
+A product needs communication only if it sums over the spread axis: the products of the parts are
+added up. Everything else each process does on its own part.
 
 Only :mod:`adareg.core.linalg` calls these functions, when it meets a spread matrix.
 """
@@ -28,9 +28,9 @@ _FAILURES: ContextVar[list[Exception] | None] = ContextVar("failures", default=N
 
 @contextmanager
 def collected_failures() -> Iterator[list[Exception]]:
-    """Within it, a part that cannot be computed counts as NaN, and the error is kept.
+    """Collect errors; a part that cannot be computed counts as NaN meanwhile.
 
-    So a process whose computation fails does not leave the others waiting for it.
+    So a process whose computation fails does not keep the others waiting.
     """
     failures: list[Exception] = []
     token = _FAILURES.set(failures)
@@ -41,12 +41,12 @@ def collected_failures() -> Iterator[list[Exception]]:
 
 
 def is_split(placement: Placement) -> TypeGuard[Shard | _StridedShard]:
-    """Whether processes along this dimension of the mesh hold different parts."""
+    """Return true if processes along this dimension of the mesh hold different parts."""
     return isinstance(placement, Shard | _StridedShard)
 
 
 def along(placements: Sequence[Placement], axis: int) -> list[Placement]:
-    """The same spreading, but along ``axis``."""
+    """Return these placements with every shard moved to ``axis``."""
     return [_moved(p, axis) if is_split(p) else Replicate() for p in placements]
 
 
@@ -57,7 +57,7 @@ def _moved(placement: Placement, axis: int) -> Placement:
 
 
 def to_longer(X: DTensor) -> list[Placement]:
-    """The same spreading, but along the longer axis; as it is where it is so already."""
+    """Return X's placements with every shard moved to the longer axis."""
     axis = 1 if X.shape[0] <= X.shape[1] else 0
     return [p if not is_split(p) or p.dim == axis else Shard(axis) for p in X.placements]
 
@@ -71,7 +71,7 @@ def lengthwise(X: DTensor) -> Tensor:
 
 
 def spread(X: Tensor, like: DTensor, placements: Sequence[Placement]) -> DTensor:
-    """``X`` spread over ``like``'s mesh; a plain one is cut, and nothing is sent."""
+    """Spread X over ``like``'s mesh; a plain one is cut, and nothing is sent."""
     if not isinstance(X, DTensor):
         everywhere = [Replicate()] * like.device_mesh.ndim
         X = DTensor.from_local(X, like.device_mesh, everywhere, run_check=False)
@@ -79,7 +79,7 @@ def spread(X: Tensor, like: DTensor, placements: Sequence[Placement]) -> DTensor
 
 
 def assemble(local: Tensor, like: DTensor, axis: int, shape: tuple[int, ...]) -> DTensor:
-    """The matrix of this shape of which each process holds ``local``, spread as ``like`` is."""
+    """Return the matrix whose part in each process is ``local``, on ``like``'s mesh."""
     return DTensor.from_local(
         local,
         like.device_mesh,
@@ -104,7 +104,7 @@ def inner(X: DTensor, Y: Tensor | None) -> Tensor:
 
 
 def matmul(A: Tensor, B: Tensor) -> Tensor:
-    """``A·B``, at least one of them spread."""
+    """Return ``A·B``, at least one of them spread."""
     if _axis(A) == 1 or _axis(B) == 0:
         like = A if isinstance(A, DTensor) else B
         assert isinstance(like, DTensor)
@@ -119,18 +119,18 @@ def matmul(A: Tensor, B: Tensor) -> Tensor:
 
 
 def add_matmul(C: DTensor, A: Tensor, B: DTensor) -> DTensor:
-    """``C + A·B``, C and B being spread along their columns."""
+    """Return ``C + A·B``, C and B being spread along their columns."""
     local = linalg.add_matmul(C.to_local(), A, B.to_local())
     return assemble(local, C, 1, tuple(C.shape))
 
 
 def dot(A: DTensor, B: DTensor) -> Tensor:
-    """``tr(AᵀB)``, both spread alike."""
+    """Return ``tr(AᵀB)``, both spread alike."""
     return _sum(lambda: linalg.dot(A.to_local(), B.to_local()), A, (), torch.float64)
 
 
 def times(X: DTensor, factor: Tensor) -> DTensor:
-    """``factor·X`` for a plain scalar."""
+    """Return ``factor·X`` for a plain scalar."""
     return assemble(X.to_local() * factor, X, _axis(X) or 0, tuple(X.shape))
 
 
@@ -157,7 +157,7 @@ def unit_columns(X: DTensor, T: Tensor) -> tuple[Tensor, DTensor]:
 
 
 def svd(X: DTensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Thin SVD ``U, s, V`` of a float64 matrix whose longer axis is the spread one.
+    """Return the thin SVD ``U, s, V`` of a float64 matrix whose longer axis is spread.
 
     Each process decomposes its own part into Q·R; the small factors R, one below the other, have
     the same singular values and right vectors as the whole.
@@ -182,21 +182,21 @@ def svd(X: DTensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _axis(X: Tensor) -> int | None:
-    """The axis along which X is spread; None for a plain tensor."""
+    """Return the axis along which X is spread; None for a plain tensor."""
     if not isinstance(X, DTensor):
         return None
     return next(p.dim for p in X.placements if isinstance(p, Shard | _StridedShard))
 
 
 def _part(X: Tensor, like: DTensor, axis: int) -> Tensor:
-    """This process's part of X along ``axis``, where ``like`` is cut."""
+    """Return this process's part of X, cut along ``axis`` where ``like`` is cut."""
     return spread(X, like, along(like.placements, axis)).to_local()
 
 
 def _sum(
     compute: Callable[[], Tensor], X: DTensor, shape: tuple[int, ...], dtype: torch.dtype
 ) -> Tensor:
-    """The sum over all parts of X of what each process computes from its own."""
+    """Add up what each process computes from its own part of X."""
     try:
         part = compute()
     except Exception as error:
@@ -228,7 +228,7 @@ def _count(X: DTensor) -> int:
 
 
 def _index(X: DTensor) -> int:
-    """Which of the parts this process holds."""
+    """Return the index of this process's part."""
     index = 0
     for dim in _split_dims(X):
         index = index * X.device_mesh.size(dim) + X.device_mesh.get_local_rank(dim)

@@ -33,7 +33,7 @@ def clip_inverse(
     r: Tensor,  # (…, k), >= 0
     bounds: tuple[float, float],
 ) -> Tensor:
-    """``clip(m/r, u, v)``, the minimiser of ``r·x − m·log x`` over [u, v]; r = 0 gives v."""
+    """Return ``clip(m/r, u, v)``, which minimises ``r·x − m·log x`` over [u, v]; v for r = 0."""
     return (m / r).clamp(*bounds)
 
 

@@ -136,6 +136,6 @@ def _project(
     """Return the squared lengths of the columns of Xᵀ T, and these columns as unit vectors.
 
     The squared lengths are r but for rounding, and more exact than it, since r comes from a
-    matrix of squares. Where r is not above the floor both are zero: nobody needs them.
+    matrix of squares. Where r is not above the floor both are zero, since they have no effect.
     """
     return unit_columns(X, T * (r > floor).unsqueeze(-2))
