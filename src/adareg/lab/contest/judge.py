@@ -150,8 +150,9 @@ def unseen(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def suites_of(rows: pd.DataFrame) -> list[str]:
-    """The suites that have records, in the order of ``SUITES``."""
-    return [name for name in SUITES if (rows["suite"] == name).any()]
+    """The suites that have records and are shown here, in the order of ``SUITES``."""
+    shown = (name for name, suite in SUITES.items() if suite.measures)
+    return [name for name in shown if (rows["suite"] == name).any()]
 
 
 def costs(rows: pd.DataFrame) -> pd.DataFrame:

@@ -31,6 +31,7 @@ from sklearn.gaussian_process.kernels import (  # type: ignore[import-untyped]
 from sklearn.linear_model import LogisticRegression, Ridge  # type: ignore[import-untyped]
 from sklearn.model_selection import (  # type: ignore[import-untyped]
     GridSearchCV,
+    KFold,
     cross_val_predict,
 )
 from sklearn.multioutput import MultiOutputRegressor  # type: ignore[import-untyped]
@@ -40,6 +41,8 @@ from sklearn.preprocessing import StandardScaler  # type: ignore[import-untyped]
 from sklearn.svm import SVC  # type: ignore[import-untyped]
 
 from adareg.lab.contest.problem import FOLDS, Problem, preparation
+from adareg.lab.contest.scores import log_likelihood
+from adareg.lab.contest.suites import CELLS
 
 #: A Gaussian process is cubic in its rows; it gets no more than these, drawn at random.
 MOST_ROWS = 2_000
@@ -96,13 +99,14 @@ def _tuned(
     grid: Mapping[str, Sequence[Any]],
     *,
     scaled: bool = True,
-    scoring: str | None = None,
+    scoring: Any = None,
+    folds: Any = FOLDS,
 ) -> GridSearchCV:
     """A model whose settings cross-validation chooses: by squared error, or by log loss."""
     loss = "neg_log_loss" if problem.classes else "neg_mean_squared_error"
     space = {f"{MODEL}__{name}": list(values) for name, values in grid.items()}
     pipeline = _pipeline(problem, model, scaled=scaled)
-    return GridSearchCV(pipeline, space, cv=FOLDS, scoring=scoring or loss)
+    return GridSearchCV(pipeline, space, cv=folds, scoring=scoring or loss)
 
 
 # The evidence rule
@@ -189,6 +193,22 @@ def _pls(problem: Problem) -> GridSearchCV:
 def _logistic(problem: Problem) -> GridSearchCV:
     model = LogisticRegression(max_iter=10_000)
     return _tuned(problem, model, {"C": _powers(-3, 3, 0.5)})
+
+
+def _linear(problem: Problem) -> GridSearchCV:
+    """A linear model for few samples, of which a class may have none in a fold."""
+    folds = KFold(FOLDS, shuffle=True, random_state=problem.seed)
+    if not problem.classes:
+        grid = {"alpha": _powers(-3, 4, 0.5)}
+        return _tuned(problem, Ridge(), grid, scaled=False, folds=folds)
+    return _tuned(
+        problem,
+        LogisticRegression(max_iter=1000),
+        {"C": _powers(-4, 2, 1)},
+        scaled=False,
+        scoring=log_likelihood,
+        folds=folds,
+    )
 
 
 def _svm(problem: Problem) -> CalibratedClassifierCV:
@@ -324,6 +344,14 @@ METHODS: dict[str, Method] = {
         build=_svm,
         seconds=10,
         light=False,
+    ),
+    "linear": Method(
+        label="linear",
+        what="ridge or logistic regression, strength by cross-validation, inputs as the networks'",
+        suites=(CELLS,),
+        build=_linear,
+        noise=_chosen,
+        seconds=5,
     ),
 }
 

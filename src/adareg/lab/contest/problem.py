@@ -39,6 +39,8 @@ class Problem:
         y_test: the test targets.
         classes: how many; 0 in regression.
         seed: for whatever a method draws.
+        in_cell: whether it is a cell of the small-data benchmark: inputs are prepared already,
+            and a class may be rare.
     """
 
     x: pd.DataFrame
@@ -47,11 +49,17 @@ class Problem:
     y_test: NDArray[Any]
     classes: int
     seed: int
+    in_cell: bool = False
 
     @property
     def outputs(self) -> int:
         """How many targets."""
         return self.y.shape[1] if self.y.ndim == 2 else 1
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether scores ask for the variance of the errors."""
+        return not self.classes and (self.outputs == 1 or self.in_cell)
 
 
 def splits_of(table: Table) -> list[tuple[Rows, Rows]]:
@@ -73,6 +81,12 @@ def without_rare_classes(table: Table) -> Table:
     names = tuple(n for n, count in zip(table.names, counts, strict=True) if count >= FEWEST)
     x = table.x[kept].reset_index(drop=True)
     return Table(name=table.name, task=table.task, x=x, y=labels, names=names)
+
+
+def size(name: str, directory: Path | None) -> tuple[int, int]:
+    """How many rows a table has, and how many splits."""
+    table = without_rare_classes(data.load_table(name, directory))
+    return len(table.x), len(splits_of(table))
 
 
 def load(name: str, split: int, directory: Path | None) -> Problem:

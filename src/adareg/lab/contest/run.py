@@ -12,8 +12,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from adareg.lab import data
-from adareg.lab.contest import methods, problem, suites
+from adareg.lab.contest import cells, methods, problem, suites
 from adareg.lab.contest.results import Results
 from adareg.lab.contest.trial import Record, Trial, run
 
@@ -73,10 +72,10 @@ def plan(
     wanted: dict[Trial, float] = {}
     for suite, tables in suites.choose(scale, only).items():
         for name in tables:
-            table = data.load_table(name, directory)
-            splits = range(min(suites.SPLITS[scale], len(problem.splits_of(table))))
+            rows, count = (cells if suite == suites.CELLS else problem).size(name, directory)
+            splits = range(min(suites.SPLITS[scale], count))
             for method in methods.choose(suite, scale, names):
-                seconds = methods.METHODS[method].estimate(len(table.x))
+                seconds = methods.METHODS[method].estimate(rows)
                 wanted |= {Trial(suite, name, split, method): seconds for split in splits}
     missing = [(trial, seconds) for trial, seconds in wanted.items() if trial not in done]
     ordered = sorted(missing, key=lambda item: (item[0].split // BLOCK, -item[1]))

@@ -6,8 +6,11 @@ import math
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
+
+from adareg.lab.run import calibration
 
 Numbers = NDArray[np.float64]
 
@@ -15,6 +18,46 @@ Numbers = NDArray[np.float64]
 LEAST = 1e-6
 BINS = 15
 LEVEL = 0.95
+
+
+def probabilities(model: Any, x: Any, classes: int) -> Numbers:
+    """What a classifier says of all classes, zero for those that it has never seen."""
+    found = np.zeros((len(x), classes))
+    found[:, model.classes_] = model.predict_proba(x)
+    return found
+
+
+def log_likelihood(model: Any, x: Any, y: NDArray[np.int64]) -> float:
+    """The mean log probability of the labels: a scorer that does not mind unseen classes."""
+    found = probabilities(model, x, int(max(y.max(), model.classes_.max())) + 1)
+    return float(np.mean(np.log(np.clip(found[np.arange(len(y)), y], LEAST, 1))))
+
+
+def in_cell(y: Any, predicted: Numbers, deviation: Any) -> dict[str, float]:
+    """The measures of the small-data benchmark: points of quality, likelihood, calibration.
+
+    Args:
+        y: the test labels, (n,), or targets, (n, tasks).
+        predicted: probabilities, (n, classes), or means, (n, tasks).
+        deviation: of a regression's errors, the same for all; None in classification.
+    """
+    if deviation is None:
+        labels = torch.from_numpy(y)
+        logits = torch.from_numpy(np.log(np.clip(predicted, LEAST, 1)))
+        return {
+            "quality": float(100 * np.mean(predicted.argmax(axis=1) == y)),
+            "test_nll": float(torch.nn.functional.cross_entropy(logits, labels)),
+            "test_calibration": float(calibration.classification(logits, labels)),
+        }
+    y = y.astype(np.float64)
+    errors = y - predicted.reshape(y.shape)
+    variance = torch.tensor(float(deviation) ** 2)
+    explained = 1 - np.sum(errors**2) / np.sum((y - y.mean(axis=0)) ** 2)
+    return {
+        "quality": float(100 * explained),
+        "test_nll": float(calibration.gaussian_loss(torch.from_numpy(errors), variance)),
+        "test_calibration": float(calibration.regression(torch.from_numpy(errors), variance)),
+    }
 
 
 def regression(y: Numbers, mean: Numbers, deviation: Numbers) -> dict[str, float]:

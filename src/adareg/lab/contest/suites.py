@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from adareg.lab.contest import cells
+
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
@@ -22,6 +24,9 @@ class Measure:
     relative: bool = True
     digits: int = 3
 
+
+#: The suite whose tables are cells; its results are shown with the benchmark's.
+CELLS = "smalldata"
 
 MEASURES: dict[str, Measure] = {
     "rmse": Measure(label="RMSE"),
@@ -41,7 +46,7 @@ class Suite:
     Attributes:
         what: one line for people.
         sets: at each scale, the keys of tables in ``data.DATASETS``.
-        measures: keys of ``MEASURES``, what counts first.
+        measures: keys of ``MEASURES``, what counts first; none if it is shown elsewhere.
     """
 
     what: str
@@ -104,6 +109,12 @@ SUITES: dict[str, Suite] = {
         measures=("error", "log_loss", "brier", "calibration"),
     ),
 }
+
+SUITES[CELLS] = Suite(
+    what="the cells of the small-data benchmark, for linear models beside its networks",
+    sets={"smoke": (), "small": (), "paper": cells.CELLS},
+    measures=(),
+)
 
 #: How many splits of each table are used at a scale.
 SPLITS = {"smoke": 1, "small": 1, "paper": 20}

@@ -16,10 +16,11 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+from adareg.lab.contest import cells, scores
 from adareg.lab.contest import problem as problems
-from adareg.lab.contest import scores
 from adareg.lab.contest.methods import METHODS, Method
 from adareg.lab.contest.problem import Problem
+from adareg.lab.contest.suites import CELLS
 
 Record = dict[str, Any]
 
@@ -52,7 +53,8 @@ def run(trial: Trial, directory: Path | None, environment: dict[str, Any]) -> Re
     Raises:
         ValueError: a prediction is not a finite number, or the method refuses the data.
     """
-    problem = problems.load(trial.table, trial.split, directory)
+    kind = cells if trial.suite == CELLS else problems
+    problem = kind.load(trial.table, trial.split, directory)
     method = METHODS[trial.method]
     with _one_thread(), _counted_warnings() as warned:
         model, seconds, found = _measured(method, method.build(problem), problem)
@@ -85,7 +87,11 @@ def _measured(
     model.fit(problem.x, problem.y)
     fitted = time.process_time()
     noise = None
-    if method.noise is not None and not problem.classes and problem.outputs == 1:
+    if (
+        method.noise is not None
+        and not problem.classes
+        and (problem.outputs == 1 or problem.in_cell)
+    ):
         noise = method.noise(model, problem)
     known = time.process_time()
     predicted, deviation = _predictions(method, model, problem, noise)
@@ -98,7 +104,7 @@ def _predictions(method: Method, model: Any, problem: Problem, noise: float | No
     """What the model says of the test rows, and how sure it is; None if it does not say that."""
     x = problem.x_test
     if problem.classes:
-        return model.predict_proba(x), None
+        return scores.probabilities(model, x, problem.classes), None
     if noise is not None:
         return model.predict(x), np.sqrt(noise)
     if problem.outputs > 1 or method.noise is not None:
@@ -110,6 +116,8 @@ def _scores(problem: Problem, predicted: Any, deviation: Any) -> dict[str, Any]:
     if not np.isfinite(predicted).all():
         raise ValueError("predictions are not finite")
     y = problem.y_test
+    if problem.in_cell:
+        return scores.in_cell(y, predicted, deviation)
     if problem.classes:
         return dict(scores.classification(y, predicted))
     predicted = predicted.reshape(y.shape)
