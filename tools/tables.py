@@ -12,7 +12,10 @@ from statistics import fmean
 import pandas as pd
 
 from adareg.lab.contest import page as contest
+from adareg.lab.contest.cells import parse
 from adareg.lab.contest.results import Results
+from adareg.lab.contest.suites import CELLS
+from adareg.lab.experiments.smalldata import DEVELOPMENT
 from adareg.lab.judge.claims import Records
 from adareg.lab.judge.claims.show import criteria_as_markdown
 from adareg.lab.judge.claims.smalldata import judge
@@ -26,18 +29,31 @@ BENCHMARK, RULE = ROOT / "docs/smalldata.md", ROOT / "docs/evidence.md"
 CONTEST = ROOT / "docs/tables.md"
 
 
-def tables(records: Path, by_accuracy: Path) -> str:
-    """All tables of the benchmark, as Markdown."""
+def tables(records: Path, by_accuracy: Path, linear: Path) -> str:
+    """All tables of the benchmark, as Markdown.
+
+    Args:
+        records: of its networks.
+        by_accuracy: of networks whose trials were judged by accuracy.
+        linear: of the contest, which has a linear model for each cell.
+    """
     found = smalldata.studied(studies.select(studies.readable(Store(records))[0]))
     if not found:
         return "There are no records yet.\n"
     rows = smalldata.frame(found)
+    every = _with_linear(rows, Results(linear).frame())
+    free = every[~every["data"].isin(DEVELOPMENT)]
     lines = [
         *_origin(found, rows),
         criteria_as_markdown(judge(Records.of(Store(records)))),
-        *_ranks(rows),
+        *_ranks(every, "Average ranks over data sets, 1 the best:"),
+        *_ranks(
+            free,
+            f"The same over {', '.join(dict.fromkeys(free['data']))} alone: the evidence rule's "
+            f"constants were chosen while looking at {', '.join(DEVELOPMENT)}.",
+        ),
         *_costs(rows),
-        *_gains(rows),
+        *_gains(every),
         *_choices(rows, Store(by_accuracy).frame()),
     ]
     return "\n".join(lines) + "\n"
@@ -52,8 +68,20 @@ def _origin(found: list[studies.Study], rows: pd.DataFrame) -> Iterator[str]:
     yield ""
 
 
-def _ranks(rows: pd.DataFrame) -> Iterator[str]:
-    yield "Average ranks over data sets, 1 the best:"
+def _with_linear(rows: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
+    """The rows, and those of the linear model in the same cells with the same seeds."""
+    if trials.empty:
+        return rows
+    mine = trials[trials["suite"] == CELLS]
+    cells = pd.DataFrame([parse(name) for name in mine["table"]], columns=["data", "n"])
+    linear = mine.reset_index(drop=True).join(cells).rename(columns={"split": "seed"})
+    tried = rows[["data", "n", "seed"]].drop_duplicates()
+    wanted = ["data", "n", "seed", "method", *smalldata.MEASURES]
+    return pd.concat([rows, linear[wanted].merge(tried)], ignore_index=True)
+
+
+def _ranks(rows: pd.DataFrame, title: str) -> Iterator[str]:
+    yield title
     yield ""
     average = {m: smalldata.overall_ranks(rows, m) for m in smalldata.MEASURES}
     yield "| method | " + " | ".join(name for name, _ in smalldata.MEASURES.values()) + " |"
@@ -229,7 +257,9 @@ def contest_page(text: str) -> str:
 def pages() -> dict[Path, str]:
     """Each page that has tables, as it should be."""
     made = {
-        BENCHMARK: tables(ROOT / "results/records", ROOT / "results/by-accuracy"),
+        BENCHMARK: tables(
+            ROOT / "results/records", ROOT / "results/by-accuracy", ROOT / "results/tables"
+        ),
         RULE: comparison(ROOT / "results/bench/evidence-compare.json")
         + deep_networks(ROOT / "results/bench/evidence-deep.json")
         + depths(ROOT / "results/bench/evidence-depths.json"),

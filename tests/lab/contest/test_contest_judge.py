@@ -165,7 +165,7 @@ def test_published_means_are_those_of_the_article():
 
 def test_the_page_says_what_was_measured():
     text = page.results_as_markdown(regression_rows())
-    assert "12 trials, 0.0 hours of one core" in text
+    assert "12 trials on one thread each, 0.0 hours of processor time" in text
     assert "Nothing was chosen by uci-power." in text
     assert "| **evidence** | 1.0 (1.00) |" in text
     assert "| uci-power ° | **0.100 ± 0.000** | 9.000 ± 0.000 |" in text
@@ -177,7 +177,10 @@ def test_the_page_says_what_was_measured():
 
 def test_the_page_of_classes_names_all_measures():
     text = page.results_as_markdown(rows_of(ERRORS))
-    assert "| method | errors, % | log loss | Brier score | calibration error | seconds |" in text
+    assert (
+        "| method | errors, % | log loss | Brier score | calibration error | processor seconds |"
+        in text
+    )
     assert "Friedman's test" in text
     assert page.results_as_markdown(rows_of({})) == "There are no records yet.\n"
 

@@ -22,8 +22,12 @@ def label(method: str) -> str:
 
 
 def methods_as_markdown() -> str:
-    """A table of all methods and how they are run."""
-    rows = [[row.label, ", ".join(row.suites), row.what] for row in METHODS.values()]
+    """A table of the methods that are compared here, and how they are run."""
+    rows = [
+        [row.label, ", ".join(row.suites), row.what]
+        for row in METHODS.values()
+        if any(SUITES[suite].measures for suite in row.suites)
+    ]
     return "\n".join(_table(["method", "suites", "run as"], rows)) + "\n"
 
 
@@ -45,7 +49,7 @@ def results_as_markdown(rows: pd.DataFrame) -> str:
 def _origin(rows: pd.DataFrame) -> Iterator[str]:
     seconds = rows[["fit_seconds", "noise_seconds", "predict_seconds"]].sum().sum()
     hours = written(seconds / 3600, 1)
-    yield f"{len(rows):,} trials, {hours} hours of one core; each on one thread."
+    yield f"{len(rows):,} trials on one thread each, {hours} hours of processor time."
     for name in ("device", "torch", "scikit-learn"):
         if name in rows:
             yield f"{name.capitalize()}: {_listed(sorted(map(str, rows[name].unique())))}."
@@ -96,9 +100,9 @@ def _ranks(name: str, rows: pd.DataFrame, title: str) -> Iterator[str]:
     costs = judge.costs(rows)
     yield f"**{title}** ({len(first.ranks)}: {_listed(first.ranks.index)}), average ranks, 1 the"
     yield "best; in brackets the distance to the best method of each table: a ratio, or"
-    yield "a difference. Seconds are of one fit, geometric mean over tables."
+    yield "a difference. Processor seconds are those of one fit, geometric mean over tables."
     yield ""
-    head = ["method", *(MEASURES[m].label for m in found), "seconds"]
+    head = ["method", *(MEASURES[m].label for m in found), "processor seconds"]
     body = []
     for method in first.average.index:
         cells = [_rank(s, m, str(method)) for m, s in found.items()]

@@ -122,12 +122,12 @@ SPLITS = {"smoke": 1, "small": 1, "paper": 20}
 #: Tables that were used to choose something in the library, and what. The others were not.
 DEVELOPMENT: dict[str, str] = {
     **dict.fromkeys(
-        ("uci-boston", "uci-concrete", "uci-energy", "uci-yacht"),
-        "the tolerance of L-BFGS, the depth of the network and the noise of the error bars",
+        ("uci-boston", "uci-concrete", "uci-energy", "uci-yacht", "embedded-friedman"),
+        "the regressor's network, its steps and its error bars",
     ),
     **dict.fromkeys(
-        ("mulan-edm", "mulan-enb", "mulan-scpf", "mulan-slump"),
-        "the depth of the network and the noise of each target",
+        ("mulan-edm", "mulan-enb", "mulan-jura", "mulan-scpf", "mulan-slump"),
+        "the regressor's network and the noise of each target",
     ),
     **dict.fromkeys(
         (
@@ -137,12 +137,13 @@ DEVELOPMENT: dict[str, str] = {
             "arff-heart-statlog",
             "arff-lymph",
             "arff-vehicle",
+            "embedded-iris",
         ),
-        "the classifier's count, dispersion and share of the shape",
+        "the classifier's network, its prior and its probabilities",
     ),
     **dict.fromkeys(
         ("embedded-diabetes", "embedded-wine", "embedded-cancer"),
-        "the constants of the evidence rule",
+        "the constants of the evidence rule, and the estimators",
     ),
 }
 

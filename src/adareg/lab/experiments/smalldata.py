@@ -16,6 +16,9 @@ from adareg.lab.train.config import Config
 
 PREFIX = "smalldata-"
 
+#: Data sets by which the constants of the evidence rule were chosen; it has an advantage there.
+DEVELOPMENT = ("digits", "digits-completion", "wine", "breast-cancer", "diabetes")
+
 #: Who competes.
 METHODS = (
     "none",
