@@ -9,8 +9,11 @@ from adareg._optional import load
 
 
 @contextmanager
-def progress_bar(shown: bool, total: int) -> Iterator[Callable[[float], None]]:
-    """A function to call with the loss after each of at most ``total`` iterations."""
+def progress_bar(shown: bool, total: int, value: str = "loss") -> Iterator[Callable[[float], None]]:
+    """A function to call with the loss after each of at most ``total`` iterations.
+
+    Or with another value, which is named.
+    """
     if not shown:
         yield lambda loss: None
         return
@@ -19,7 +22,7 @@ def progress_bar(shown: bool, total: int) -> Iterator[Callable[[float], None]]:
         rich.TextColumn("iteration"),
         rich.MofNCompleteColumn(),
         rich.BarColumn(),
-        rich.TextColumn("loss {task.fields[loss]:.8f}"),
+        rich.TextColumn(value + " {task.fields[loss]:.8f}"),
         rich.TimeElapsedColumn(),
     )
     with rich.Progress(*columns) as bar:

@@ -1,0 +1,302 @@
+"""The evidence rule for a small network, exact: Gauss-Newton steps with an update after each.
+
+Each step decomposes the curvature of all samples once. From it come the next weights
+(Levenberg and Marquardt's step, damped in the metric of the prior), how many weights each group's
+data determine, the noise, the log evidence, and the log-likelihood of samples left out. Weights
+are followed as long as one of the last two grows; the best state on the way is kept, since a prior
+that is refitted at every step can end where it fits too much.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from adareg.core.evidence.perceptron import Perceptron
+from adareg.core.evidence.tabular import TableLikelihood
+from adareg.core.evidence.weights import InRows, InWeights, WeightPosterior
+
+#: The noise moves so much of the way to its new estimate, in logarithms.
+_STEP = 0.5
+
+#: Pseudo-observations of what a family of groups has in common.
+_COMMON = 1.0
+
+#: Variances stay within these, so that nothing overflows.
+_VARIANCES = 1e-10, 1e4
+
+#: Samples whose rows are formed at once.
+_CHUNK = 4096
+
+#: A larger table is learned from this many samples first, and then from all of them.
+_FIRST = 4096
+
+#: More damping than this means that no step helps.
+_MOST_DAMPING = 1e10
+
+
+@dataclass(frozen=True)
+class Table:
+    """What is learned from: standardised inputs and targets, and the weight of each sample."""
+
+    X: Tensor  # (n, d)
+    Y: Tensor  # (n, …), as the likelihood has checked them
+    weight: Tensor  # (n,)
+
+    @property
+    def size(self) -> float:
+        """How many samples there are, a sample of weight two being two."""
+        return float(self.weight.sum())
+
+    def chunks(self) -> Iterator[Table]:
+        """Yield parts of a size that fits memory."""
+        for i in range(0, len(self.X), _CHUNK):
+            part = slice(i, i + _CHUNK)
+            yield Table(self.X[part], self.Y[part], self.weight[part])
+
+
+@dataclass(frozen=True)
+class State:
+    """A network, its prior and its noise."""
+
+    w: Tensor  # (P,)
+    variances: Tensor  # (groups,), of the prior
+    noise: Tensor  # as the likelihood has it
+
+
+class Judged(NamedTuple):
+    """What one decomposition tells of a state."""
+
+    objective: Tensor  # −log posterior density, in nats, up to a constant
+    gradient: Tensor  # (P,)
+    gram: Tensor | None  # (R, P, P), by direction, in the space of weights
+    rows: Tensor | None  # (R·n, P), in the space of rows
+    posterior: WeightPosterior
+    leverage: Tensor  # (R,): the mean of a sample's, by direction
+    noise: Tensor  # estimated by generalised cross-validation
+    log_evidence: float
+    left_out: float  # log-likelihood of samples as if left out
+
+    @property
+    def score(self) -> float:
+        """What decides which state is best."""
+        return (self.log_evidence + self.left_out) / 2
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A state, and what is known of it."""
+
+    network: Perceptron
+    state: State
+    posterior: WeightPosterior
+    leverage: Tensor
+    log_evidence: float
+    score: float
+    course: tuple[tuple[float, float], ...]  # log evidence and left-out log-likelihood, by step
+    steps: int
+    converged: bool
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What stays the same from step to step."""
+
+    network: Perceptron
+    likelihood: TableLikelihood
+    table: Table
+
+    def variances(self, state: State) -> Tensor:  # (P,)
+        """Return the prior variance of each weight."""
+        return state.variances[self.network.group.to(state.w.device)]
+
+    def objective(self, w: Tensor, state: State) -> Tensor:
+        """Return −log posterior density of weights, in nats."""
+        total = (w.square() / self.variances(state)).sum() / 2
+        for part in self.table.chunks():
+            each = self.likelihood.log_likelihood(self.network(w, part.X), part.Y, state.noise)
+            total = total - part.weight @ each
+        return total
+
+    def judge(self, state: State) -> Judged:
+        """Decompose the curvature at a state, and read everything off it."""
+        variances = self.variances(state)
+        objective = (state.w.square() / variances).sum() / 2
+        gradient, gram, rows, outputs = state.w / variances, None, [], []
+        for part in self.table.chunks():
+            near = self.network.linearise(state.w, part.X)
+            value, slope = _log_likelihood(self.likelihood, near.outputs, part, state.noise)
+            objective = objective - value
+            roots = self.likelihood.roots(near.outputs, state.noise)
+            M = near.rows(roots * part.weight.sqrt()[:, None])
+            gradient = gradient - near.rows(slope.unsqueeze(0)).sum((0, 1))
+            outputs.append(near.outputs)
+            if self._in_rows(len(roots)):
+                rows.append(M)
+            else:
+                gram = M.mT @ M if gram is None else gram.add_(M.mT @ M)
+        found = torch.cat(rows, 1).flatten(0, 1) if rows else None
+        posterior = _posterior(gram, found, variances, 0.0)
+        leverage = _leverage(posterior, gram, len(roots)) / self.table.size
+        o = torch.cat(outputs)
+        told = self.likelihood.cross_validate(o, self.table.Y, leverage, self.table.weight)
+        return Judged(
+            objective,
+            gradient,
+            gram,
+            found,
+            posterior,
+            leverage,
+            self.likelihood.approach(state.noise, told.noise, _STEP),
+            float(-objective - posterior.logdet / 2),
+            told.log_likelihood,
+        )
+
+    def _in_rows(self, directions: int) -> bool:
+        return directions * len(self.table.X) < self.network.size
+
+    def move(self, state: State, now: Judged, damping: float) -> tuple[State, float]:
+        """Take a damped step; return also the damping for the next one."""
+        variances = self.variances(state)
+        while damping < _MOST_DAMPING:
+            posterior = (
+                now.posterior if not damping else _posterior(now.gram, now.rows, variances, damping)
+            )
+            step = -posterior.solve(now.gradient)
+            gain = now.objective - self.objective(state.w + step, state)
+            if gain > 0:
+                ratio = float(gain / _expected_gain(now, step, variances))
+                return replace(state, w=state.w + step), _next_damping(damping, ratio)
+            damping = max(4 * damping, 0.05)
+        return state, 1.0
+
+    def refit(self, state: State, now: Judged) -> State:
+        """Return the state with the prior that fits its weights, and the noise."""
+        group = self.network.group.to(state.w.device)
+        zeros = torch.zeros_like(state.variances)
+        squares = zeros.index_add(0, group, state.w.square())
+        gamma = zeros.index_add(0, group, 1 - now.posterior.open()).clamp(min=0)
+        variances = state.variances.clone()
+        for family in self.network.families:
+            variances[family.groups] = _refit(
+                squares[family.groups], gamma[family.groups], family.start if family.bias else None
+            )
+        return replace(state, variances=variances.clamp(*_VARIANCES), noise=now.noise)
+
+
+def _log_likelihood(
+    likelihood: TableLikelihood, outputs: Tensor, part: Table, noise: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the log-likelihood of some samples, and its gradient at the outputs."""
+    with torch.enable_grad():
+        o = outputs.detach().requires_grad_()
+        value = part.weight @ likelihood.log_likelihood(o, part.Y, noise)
+        (slope,) = torch.autograd.grad(value, o)
+    return value.detach(), slope
+
+
+def _posterior(
+    gram: Tensor | None, rows: Tensor | None, variances: Tensor, damping: float
+) -> WeightPosterior:
+    if rows is not None:
+        return InRows(rows, variances, damping)
+    assert gram is not None
+    return InWeights(gram.sum(0), variances, damping)
+
+
+def _leverage(posterior: WeightPosterior, gram: Tensor | None, R: int) -> Tensor:  # (R,)
+    """Return what the samples determine along each direction: tr(Σ MᵀM)."""
+    if isinstance(posterior, InRows):
+        return posterior.leverage().view(R, -1).sum(1)
+    assert isinstance(posterior, InWeights)
+    assert gram is not None
+    r = posterior.deviations
+    return (gram * (posterior.inverse() * r * r.unsqueeze(1))).sum((1, 2))
+
+
+def _expected_gain(now: Judged, step: Tensor, variances: Tensor) -> Tensor:
+    bend = (step.square() / variances).sum()
+    if now.rows is not None:
+        bend = bend + (now.rows @ step).square().sum()
+    elif now.gram is not None:
+        bend = bend + step @ (now.gram.sum(0) @ step)
+    return (-(now.gradient @ step) - bend / 2).clamp(min=1e-12)
+
+
+def _next_damping(damping: float, ratio: float) -> float:
+    """Return less damping where the step did what was expected of it, more where it did not."""
+    damping = damping / 4 if ratio > 0.75 else 2 * damping + 0.01 if ratio < 0.25 else damping
+    return damping if damping >= 1e-3 else 0.0
+
+
+def _refit(squares: Tensor, gamma: Tensor, start: float | None) -> Tensor:
+    """Return MacKay's variances ``Σw²/γ``, drawn towards what is common to a family.
+
+    Biases are drawn towards where they started: there are too few to tell.
+    """
+    if start is not None:
+        return (squares + _COMMON * start) / (gamma + _COMMON)
+    common = (squares.sum() + 1e-9) / (gamma.sum() + 1e-9)
+    if len(squares) == 1:
+        return common.expand(1)
+    return (squares + _COMMON * common) / (gamma + _COMMON)
+
+
+@torch.no_grad()
+def learn(
+    network: Perceptron,
+    likelihood: TableLikelihood,
+    table: Table,
+    start: State,
+    *,
+    max_steps: int = 200,
+    tol: float = 5e-3,
+    patience: int = 10,
+    progress: Callable[[float], None] = lambda log_evidence: None,
+) -> Learned:
+    """Learn weights, prior and noise.
+
+    Args:
+        network: its shape.
+        likelihood: what outputs say of targets.
+        table: the data.
+        start: where to begin.
+        max_steps: at most so many steps.
+        tol: a state is better if it is so by more than this, in nats for each sample.
+        patience: stop after so many steps without a better state.
+        progress: called with the log evidence after each step.
+    """
+    problem = Problem(network, likelihood, table)
+    state, damping, course = start, 1.0, []
+    best, best_score, mark, last_gain = start, -math.inf, -math.inf, 0
+    converged = False
+    for step in range(max_steps):
+        now = problem.judge(state)
+        course.append((now.log_evidence, now.left_out))
+        progress(now.log_evidence)
+        if now.score > mark + tol * table.size:
+            mark, last_gain = now.score, step
+        if now.score > best_score:
+            best, best_score = state, now.score
+        if step - last_gain >= patience:
+            converged = True
+            break
+        moved, damping = problem.move(state, now, damping)
+        state = problem.refit(moved, now)
+    now = problem.judge(best)
+    return Learned(
+        network,
+        best,
+        now.posterior,
+        now.leverage,
+        now.log_evidence,
+        now.score,
+        tuple(course),
+        len(course),
+        converged,
+    )

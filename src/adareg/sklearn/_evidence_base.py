@@ -1,0 +1,321 @@
+"""What the Evidence estimators share: several networks learned from a table, and a look at them."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator  # type: ignore[import-untyped]
+from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped]
+from sklearn.utils import check_random_state  # type: ignore[import-untyped]
+from sklearn.utils._param_validation import Interval  # type: ignore[import-untyped]
+from sklearn.utils.validation import (  # type: ignore[import-untyped]
+    check_is_fitted,
+    validate_data,
+)
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from adareg._optional import load
+from adareg.core.evidence.learn import Learned, State, Table, learn
+from adareg.core.evidence.perceptron import Perceptron
+from adareg.core.evidence.tabular import TableLikelihood
+from adareg.sklearn._data import Array, check_sample_weight
+from adareg.sklearn._progress import progress_bar
+from adareg.sklearn._standardise import Inputs
+
+#: Networks differ in their first weights and, in turn, in their units: mixed they predict better.
+_UNITS = ("silu", "erf")
+
+#: The curvature is decomposed in the space of weights or of rows: at most so many of either.
+_LARGEST = 2000
+
+#: Larger tables are learned from a part first.
+_LARGE, _PART = 8192, 4096
+
+#: Steps without gain until all rows of a large table are taken as learned.
+_PATIENCE_OF_LARGE = 4
+
+#: Operations in a step below which one thread is fastest.
+_SMALL = 1e10
+
+
+class BaseEvidence(BaseEstimator):  # type: ignore[misc]
+    """Networks whose priors and noise are learned from the table; see the classes derived."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
+        "n_networks": [Interval(Integral, 1, None, closed="left")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "warm_start": ["boolean"],
+        "verbose": ["verbose"],
+        "random_state": ["random_state"],
+        "device": [str, torch.device, None],
+    }
+
+    networks_: list[Learned]
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn from a table.
+
+        Args:
+            X: array, data frame or sparse matrix, (n_samples, n_features).
+            y: what is to be predicted, (n_samples,) or (n_samples, n_targets).
+            sample_weight: (n_samples,), how many samples each stands for.
+
+        Returns:
+            The estimator itself.
+        """
+        self._validate_params()
+        again = self.warm_start and hasattr(self, "networks_")
+        names = _names(y)
+        X, y = self._check(X, y, reset=not again)
+        weight = check_sample_weight(sample_weight, X)
+        weight = np.ones(X.shape[0]) if weight is None else weight.astype(np.float64)
+        _refuse_negative(weight)
+        used = weight > 0
+        X, y, weight = X[used], y[used], weight[used]
+        Y, likelihood = self._targets(y, weight, names)
+        self.inputs_ = Inputs.of(X, weight, self._most_columns(len(weight), Y.shape[1]))
+        device = torch.device("cpu" if self.device is None else self.device)
+        tensors = (self.inputs_.standardise(X), Y, torch.from_numpy(weight))
+        table = Table(*(x.to(device) for x in tensors))
+        self._likelihood = likelihood
+        self.networks_ = self._learn(table, self.networks_ if again else None)
+        self._describe(table)
+        return self
+
+    # For the classes derived from it
+
+    def _check(self, X: Any, y: Any, reset: bool) -> tuple[Any, Array]:
+        """Validate what ``fit`` was given; targets stay as they are."""
+        raise NotImplementedError
+
+    def _targets(self, y: Array, weight: Array, names: Any) -> tuple[Any, TableLikelihood]:
+        """Return targets as a likelihood takes them, and the likelihood."""
+        raise NotImplementedError
+
+    # Learning
+
+    def _hidden(self) -> tuple[int, ...]:
+        sizes = self.hidden_layer_sizes
+        sizes = tuple(map(int, sizes if np.iterable(sizes) else [sizes]))
+        if not sizes or min(sizes) < 1:
+            raise ValueError(
+                f"hidden_layer_sizes={self.hidden_layer_sizes!r}: expected at least one layer, and "
+                "positive sizes"
+            )
+        return sizes
+
+    def _most_columns(self, samples: int, outputs: int) -> int:
+        """Return how many inputs a network may have, so that its curvature can be decomposed."""
+        if samples * outputs <= _LARGEST:
+            return 2**31
+        hidden = self._hidden()
+        none = Perceptron(0, outputs, hidden).size
+        each = Perceptron(1, outputs, hidden).size - none
+        return max(8, (_LARGEST - none) // each)
+
+    def _learn(self, table: Table, before: list[Learned] | None) -> list[Learned]:
+        random = check_random_state(self.random_state)
+        seeds = random.randint(np.iinfo(np.int32).max, size=self.n_networks)
+        starts = before if before and len(before) == self.n_networks else [None] * self.n_networks
+        steps = self.n_networks * self.max_iter
+        size = Perceptron(table.X.shape[1], table.Y.shape[1], self._hidden()).size
+        small = len(table.X) * size * min(size, len(table.X)) < _SMALL
+        shown = progress_bar(bool(self.verbose), steps, "log evidence")
+        with _one_thread(small), shown as progress:
+            networks = [
+                self._learn_one(table, k, int(seed), start, progress)
+                for k, (seed, start) in enumerate(zip(seeds, starts, strict=True))
+            ]
+        self._warn_of_early_end(networks)
+        return networks
+
+    def _learn_one(
+        self, table: Table, k: int, seed: int, before: Learned | None, progress: Any
+    ) -> Learned:
+        outputs = self._n_outputs(table)
+        network = Perceptron(table.X.shape[1], outputs, self._hidden(), _UNITS[k % len(_UNITS)])
+        settings: dict[str, Any] = {
+            "max_steps": self.max_iter,
+            "tol": self.tol,
+            "progress": progress,
+        }
+        if before is not None and before.network == network:
+            return learn(network, self._likelihood, table, before.state, **settings)
+        w, variances = (x.to(table.X.device) for x in network.start(seed))
+        state = State(w, variances, self._likelihood.first_noise(table.Y))
+        if len(table.X) > _LARGE:
+            part = _part(table, seed)
+            state = learn(network, self._likelihood, part, state, **settings).state
+            settings["patience"] = _PATIENCE_OF_LARGE
+        return learn(network, self._likelihood, table, state, **settings)
+
+    def _n_outputs(self, table: Table) -> int:
+        return table.Y.shape[1]
+
+    def _warn_of_early_end(self, networks: list[Learned]) -> None:
+        early = sum(not one.converged for one in networks)
+        if early:
+            warnings.warn(
+                f"{early} of {len(networks)} networks were still learning after "
+                f"max_iter={self.max_iter} steps; raise max_iter, or fit again with "
+                "warm_start=True",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
+    def _describe(self, table: Table) -> None:
+        """Set what a user may want to look at."""
+        networks = self.networks_
+        self.n_iter_ = max(one.steps for one in networks)
+        self.gamma_ = float(np.mean([float(one.leverage.sum()) * table.size for one in networks]))
+        self.evidence_curve_ = [[evidence for evidence, _ in one.course] for one in networks]
+        self.relevance_ = self._named(self._relevance(table))
+
+    def _relevance(self, table: Table) -> Array:
+        """Return root mean square gradients with respect to standardised columns, summing to one.
+
+        Over all targets, networks and training samples.
+        """
+        total: Any = 0.0
+        for one in self.networks_:
+            gradients = _input_gradients(one, table.X[:1024])
+            total = total + (self.inputs_.spread(gradients) ** 2).mean((0, 1))
+        root = np.sqrt(total)
+        return root / root.sum() if root.sum() > 0 else root
+
+    def _named(self, values: Array) -> Any:
+        """Return values by the name of their column, if columns have names."""
+        if not hasattr(self, "feature_names_in_"):
+            return values
+        try:
+            from pandas import Series
+        except ImportError:
+            return values
+        return Series(values, index=self.feature_names_in_)
+
+    # Predicting
+
+    def _inputs(self, X: Any) -> Any:
+        check_is_fitted(self, "networks_")
+        X = validate_data(self, X, reset=False, accept_sparse=["csr", "csc"], dtype=np.float64)
+        return self.inputs_.standardise(X).to(self.networks_[0].state.w.device)
+
+    # Plots
+
+    def plot_relevance(self, ax: Any = None) -> Any:
+        """Draw ``relevance_`` as bars, the most relevant column on top; return the Axes."""
+        check_is_fitted(self, "networks_")
+        pyplot = load("matplotlib.pyplot", extra="sklearn")
+        ax = pyplot.subplots(layout="constrained")[1] if ax is None else ax
+        values = np.asarray(self.relevance_)
+        names = getattr(self, "feature_names_in_", np.arange(len(values)))
+        order = np.argsort(values)
+        ax.barh(np.arange(len(values)), values[order])
+        ax.set_yticks(np.arange(len(values)), labels=[str(names[i]) for i in order])
+        ax.set_xlabel("relevance")
+        return ax
+
+    def plot_evidence(self, ax: Any = None) -> Any:
+        """Draw the log evidence of each network after each step; return the Axes."""
+        check_is_fitted(self, "networks_")
+        pyplot = load("matplotlib.pyplot", extra="sklearn")
+        ax = pyplot.subplots(layout="constrained")[1] if ax is None else ax
+        for k, curve in enumerate(self.evidence_curve_):
+            ax.plot(range(1, len(curve) + 1), curve, label=f"network {k + 1}")
+        best = max(map(max, self.evidence_curve_))
+        ax.set_ylim(best - 4 * abs(best) - 10, None)
+        ax.set_xlabel("step")
+        ax.set_ylabel("log evidence")
+        ax.legend()
+        return ax
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.target_tags.multi_output = True
+        return tags
+
+
+def _refuse_negative(weight: Array) -> None:
+    if (weight < 0).any():
+        raise ValueError(
+            f"sample_weight has negative values, {weight.min()} for example: expected how many "
+            "samples each stands for"
+        )
+
+
+def _part(table: Table, seed: int) -> Table:
+    """Return some of the samples."""
+    generator = torch.Generator().manual_seed(seed)
+    index = torch.randperm(len(table.X), generator=generator)[:_PART].to(table.X.device)
+    return Table(table.X[index], table.Y[index], table.weight[index])
+
+
+def _input_gradients(one: Learned, X: Any) -> Array:  # (K, n, d)
+    """Return gradients of each output with respect to the inputs."""
+    near = one.network.linearise(one.state.w, X)
+    *layers, out, path = near.weights
+    K = len(out)
+    delta = torch.eye(K, dtype=X.dtype, device=X.device).unsqueeze(1).expand(K, len(X), K)
+    direct = delta @ path
+    delta = delta @ out[:, :-1]
+    for W, slope in zip(reversed(layers), reversed(near.slopes), strict=True):
+        delta = (delta * slope) @ W[:, :-1]
+    return (delta + direct).cpu().numpy()
+
+
+class _OneThread:
+    """One thread of torch and BLAS while small tables are learned, then the user's number again.
+
+    Several fits at once, in threads, are counted: the first sets it, and the last sets it back.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._users, self._before = threading.Lock(), 0, 1
+        self._limits: Any = None
+
+    @contextmanager
+    def __call__(self, limited: bool) -> Iterator[None]:
+        if not limited:
+            yield
+            return
+        self._enter()
+        try:
+            yield
+        finally:
+            self._leave()
+
+    def _enter(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._before, self._limits = torch.get_num_threads(), threadpool_limits(1)
+            torch.set_num_threads(1)
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                self._limits.restore_original_limits()
+                torch.set_num_threads(self._before)
+
+
+_one_thread = _OneThread()
+
+
+def _names(y: Any) -> list[Any] | None:
+    """Return the names of targets, of a data frame or a series."""
+    columns = getattr(y, "columns", None)
+    if columns is not None:
+        return list(columns)
+    name = getattr(y, "name", None)
+    return None if name is None else [name]

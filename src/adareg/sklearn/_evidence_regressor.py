@@ -1,0 +1,254 @@
+"""Regression with nothing to choose."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from scipy.stats import norm  # type: ignore[import-untyped]
+from sklearn.base import RegressorMixin  # type: ignore[import-untyped]
+from sklearn.utils import check_random_state  # type: ignore[import-untyped]
+from sklearn.utils._param_validation import StrOptions  # type: ignore[import-untyped]
+from sklearn.utils.validation import validate_data  # type: ignore[import-untyped]
+
+from adareg._optional import load
+from adareg.core.evidence import predict
+from adareg.core.evidence.learn import Table
+from adareg.core.evidence.tabular import TableLikelihood, TargetNoise
+from adareg.sklearn._data import Array
+from adareg.sklearn._evidence_base import BaseEvidence
+from adareg.sklearn._plot import draw_correlation
+from adareg.sklearn._standardise import Targets
+
+#: Draws from the posterior for an interval of the correlations.
+_DRAWS = 200
+
+
+class EvidenceRegressor(RegressorMixin, BaseEvidence):  # type: ignore[misc]
+    """Regression of one or several targets on a table, with error bars and nothing to choose.
+
+    A few small networks with a linear path, each with a Gaussian prior whose variances (one for
+    each input column, one for each layer) and noise are learned from the training data by their
+    log evidence. Inputs and targets are standardised inside. No validation data are needed, and
+    nothing has to be tuned; the parameters are there for the curious.
+
+    Args:
+        hidden_layer_sizes: units of each hidden layer. The prior switches off those that the data
+            do not need.
+        noise: ``"each"`` target has a noise of its own, or they have one ``"common"`` noise, in
+            units of their deviations.
+        n_networks: predictions are the mean over so many, which differ in their first weights.
+        max_iter: steps for each network, at most.
+        tol: a network has learned when ten steps gain no more than this, in nats for each sample.
+        warm_start: begin where the last ``fit`` ended.
+        verbose: show progress.
+        random_state: draws the first weights.
+        device: where to learn, ``"cuda"`` for example. None is the CPU.
+
+    Attributes:
+        noise_: variance of the noise of each target, in its units squared.
+        log_evidence_: of the training targets, in the mean over networks.
+        gamma_: how many weights the data determine.
+        relevance_: what each input column is worth: root mean square gradients of the predictions
+            with respect to standardised columns, as shares.
+        row_correlation_: how targets' output weights correlate.
+        row_correlation_interval_: within which they lie with a probability of 95 %, (2, K, K).
+        n_iter_: steps of the network that took most.
+        evidence_curve_: the log evidence of each network after each step.
+
+    >>> from sklearn.datasets import load_diabetes
+    >>> from adareg.sklearn import EvidenceRegressor
+    >>> X, y = load_diabetes(return_X_y=True, as_frame=True)
+    >>> regressor = EvidenceRegressor(random_state=0).fit(X[:300], y[:300])
+    >>> mean, std = regressor.predict(X[300:], return_std=True)
+    >>> covered = (abs(y[300:] - mean) < 1.96 * std).mean()
+    >>> bool(0.9 < covered < 1)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **BaseEvidence._parameter_constraints,
+        "noise": [StrOptions({"each", "common"})],
+    }
+
+    def __init__(
+        self,
+        hidden_layer_sizes: Any = (30,),
+        *,
+        noise: str = "each",
+        n_networks: int = 4,
+        max_iter: int = 200,
+        tol: float = 5e-3,
+        warm_start: bool = False,
+        verbose: bool = False,
+        random_state: Any = None,
+        device: Any = None,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.noise = noise
+        self.n_networks = n_networks
+        self.max_iter = max_iter
+        self.tol = tol
+        self.warm_start = warm_start
+        self.verbose = verbose
+        self.random_state = random_state
+        self.device = device
+
+    def _check(self, X: Any, y: Any, reset: bool) -> tuple[Any, Array]:
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            accept_sparse=["csr", "csc"],
+            multi_output=True,
+            y_numeric=True,
+            dtype=np.float64,
+            ensure_min_samples=2,
+            reset=reset,
+        )
+        return X, y.astype(np.float64, copy=False)
+
+    def _targets(self, y: Array, weight: Array, names: Any) -> tuple[Any, TableLikelihood]:
+        self._one_target = y.ndim == 1
+        Y = y.reshape(len(y), -1)
+        self.output_names_ = np.asarray(names if names is not None else range(Y.shape[1]))
+        self.targets_ = Targets.of(Y, weight)
+        return self.targets_.standardise(Y), TargetNoise(each=self.noise == "each")
+
+    def _describe(self, table: Table) -> None:
+        super()._describe(table)
+        self._noise = self._remaining_noise(table)  # of standardised targets
+        self.noise_ = self._noise * self.targets_.scale**2
+        units = float(table.size * np.log(self.targets_.scale).sum())
+        evidence = [one.log_evidence for one in self.networks_]
+        self.log_evidence_ = float(np.mean(evidence)) - units
+        self.evidence_curve_ = [[x - units for x in curve] for curve in self.evidence_curve_]
+        self._describe_correlation()
+
+    def _remaining_noise(self, table: Table) -> Array:
+        total: Any = 0.0
+        for one in self.networks_:
+            outputs = one.network(one.state.w, table.X)
+            total = total + self._likelihood.remaining_noise(
+                outputs, table.Y, one.leverage, table.weight
+            )
+        return (total / len(self.networks_)).cpu().numpy()
+
+    def _describe_correlation(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        drawn = [self._correlation_of(one, generator) for one in self.networks_]
+        every = np.concatenate(drawn)
+        self.row_correlation_interval_ = np.quantile(every, [0.025, 0.975], axis=0)
+        values = every.mean(0)
+        try:
+            from pandas import DataFrame
+        except ImportError:
+            self.row_correlation_ = values
+            return
+        self.row_correlation_ = DataFrame(
+            values, index=self.output_names_, columns=self.output_names_
+        )
+
+    def _correlation_of(self, one: Any, generator: torch.Generator) -> Array:
+        """Return correlations of the rows of output weights, drawn from the posterior."""
+        found = []
+        deviations = one.state.variances[one.network.group.to(one.state.w.device)].sqrt()
+        for _ in range(_DRAWS // len(self.networks_) if self.output_names_.size > 1 else 1):
+            w = (one.state.w + one.posterior.draw(generator)) / deviations
+            *_, out, path = one.network.split(w)
+            rows = torch.cat([out[:, :-1], path], 1)
+            rows = rows / rows.norm(dim=1, keepdim=True)
+            found.append((rows @ rows.T).cpu().numpy())
+        return np.stack(found)
+
+    # Predicting
+
+    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
+        """Predict the targets.
+
+        Args:
+            X: (n_samples, n_features).
+            return_std: also return the standard deviation of new observations, noise included.
+            return_cov: also return their covariance, (n_samples, n_samples), with several targets
+                (n_samples, n_samples, n_targets).
+
+        Returns:
+            (n_samples,), or (n_samples, n_targets); with ``return_std`` or ``return_cov`` a pair.
+        """
+        if return_std and return_cov:
+            raise ValueError("return_std and return_cov: at most one of them can be returned")
+        x = self._inputs(X)
+        if return_cov:
+            return self._with_covariance(x)
+        if not return_std:
+            return self._shaped(self._restored(predict.mean(self.networks_, x)))
+        outputs = predict.outputs(self.networks_, x)
+        variance = outputs.variance.cpu().numpy() + self._noise
+        return (
+            self._shaped(self._restored(outputs.mean)),
+            self._shaped(np.sqrt(variance) * self.targets_.scale),
+        )
+
+    def _with_covariance(self, x: Any) -> tuple[Array, Array]:
+        mean, covariance = predict.covariance(self.networks_, x)
+        found = covariance.permute(1, 2, 0).cpu().numpy()
+        found[np.arange(len(found)), np.arange(len(found))] += self._noise
+        found *= self.targets_.scale**2
+        return self._shaped(self._restored(mean)), found[..., 0] if self._one_target else found
+
+    def predict_interval(self, X: Any, level: float = 0.95) -> tuple[Array, Array]:
+        """Return the ends of intervals that cover new observations with a probability ``level``."""
+        if not 0 < level < 1:
+            raise ValueError(f"level={level!r}: expected a probability between 0 and 1")
+        mean, std = self.predict(X, return_std=True)
+        reach = float(norm.ppf((1 + level) / 2)) * std
+        return mean - reach, mean + reach
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
+        """Draw observations from the posterior, those of one draw together.
+
+        Returns:
+            (n_samples_X, n_samples), or (n_samples_X, n_targets, n_samples).
+        """
+        random = check_random_state(random_state)
+        generator = torch.Generator().manual_seed(int(random.randint(2**31 - 1)))
+        drawn = predict.draw(self.networks_, self._inputs(X), n_samples, generator).cpu().numpy()
+        drawn = drawn + np.sqrt(self._noise) * random.standard_normal(drawn.shape)
+        drawn = np.moveaxis(self.targets_.restore(drawn), 0, -1)
+        return drawn[:, 0] if self._one_target else drawn
+
+    def _restored(self, outputs: Any) -> Array:
+        return self.targets_.restore(outputs.cpu().numpy())
+
+    def _shaped(self, values: Array) -> Array:
+        return values[:, 0] if self._one_target else values
+
+    # Plots
+
+    def plot_correlation(self, ax: Any = None) -> Any:
+        """Draw ``row_correlation_`` as a heat map; return the Axes."""
+        return draw_correlation(np.asarray(self.row_correlation_), list(self.output_names_), ax)
+
+    def plot_predictions(self, X: Any, y: Any, ax: Any = None) -> Any:
+        """Draw true against predicted targets, with intervals of 95 %; return the Axes.
+
+        Args:
+            X: (n_samples, n_features), best such as were not trained on.
+            y: (n_samples,) or (n_samples, n_targets).
+            ax: matplotlib Axes to draw on; None makes a figure.
+        """
+        pyplot = load("matplotlib.pyplot", extra="sklearn")
+        ax = pyplot.subplots(layout="constrained")[1] if ax is None else ax
+        mean, std = (np.reshape(x, (len(x), -1)) for x in self.predict(X, return_std=True))
+        y = np.reshape(np.asarray(y), mean.shape)
+        for k, name in enumerate(self.output_names_):
+            ax.errorbar(
+                mean[:, k], y[:, k], xerr=1.96 * std[:, k], fmt="o", ms=3, lw=0.7, label=str(name)
+            )
+        ax.axline((float(y.mean()), float(y.mean())), slope=1, color="grey", lw=1)
+        ax.set_xlabel("predicted")
+        ax.set_ylabel("true")
+        if len(self.output_names_) > 1:
+            ax.legend()
+        return ax

@@ -1,0 +1,102 @@
+"""From tables in any units to standardised tensors, and back."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse  # type: ignore[import-untyped]
+import torch
+from torch import Tensor
+
+from adareg.sklearn._data import Array
+
+#: A column that varies by less than this share of its size is taken as constant: it is rounding.
+_ROUNDING = 1e-12
+
+#: Inputs further outside of the training range than this many times its width are taken as there.
+_OUTSIDE = 2.0
+
+
+def _moments(values: Array, weight: Array) -> tuple[Array, Array]:
+    """Return weighted means, and deviations; one where a column is constant."""
+    share = weight / weight.sum()
+    mean = share @ values
+    deviation = np.sqrt(share @ (values - mean) ** 2)
+    constant = deviation <= _ROUNDING * np.abs(values).max(0, initial=0)
+    return mean, np.where(constant, 1.0, deviation)
+
+
+def dense(X: Any) -> Array:
+    """Return a matrix as an array, also if it is sparse."""
+    return X.toarray() if scipy.sparse.issparse(X) else np.asarray(X)
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Means and deviations of targets."""
+
+    mean: Array  # (K,)
+    scale: Array  # (K,)
+
+    @classmethod
+    def of(cls, Y: Array, weight: Array) -> Targets:
+        """Measure training targets."""
+        return cls(*_moments(Y, weight))
+
+    def standardise(self, Y: Array) -> Tensor:
+        """Return targets of mean zero and deviation one."""
+        return torch.from_numpy((Y - self.mean) / self.scale)
+
+    def restore(self, Y: Array) -> Array:
+        """Return them in their own units again."""
+        return Y * self.scale + self.mean
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Means, deviations and ranges of inputs, and the directions that are kept of many."""
+
+    mean: Array  # (d,)
+    scale: Array  # (d,)
+    low: Array  # (d,): of the training range, standardised
+    high: Array  # (d,)
+    directions: Array | None = None  # (d, r)
+
+    @classmethod
+    def of(cls, X: Any, weight: Array, most: int) -> Inputs:
+        """Measure training inputs; of more than ``most`` columns keep so many directions."""
+        X = dense(X)
+        mean, scale = _moments(X, weight)
+        Z = (X - mean) / scale
+        directions = None
+        if X.shape[1] > most:
+            root = np.sqrt(weight)[:, None]
+            directions = np.linalg.svd(root * Z, full_matrices=False)[2][:most].T
+        return cls(mean, scale, Z.min(0), Z.max(0), directions)
+
+    @property
+    def columns(self) -> int:
+        """How many inputs a network has."""
+        return len(self.mean) if self.directions is None else self.directions.shape[1]
+
+    def standardise(self, X: Any) -> Tensor:
+        """Return inputs of mean zero and deviation one, none of them far out."""
+        Z = (dense(X) - self.mean) / self.scale
+        reach = _OUTSIDE * (self.high - self.low) + 1e-9
+        inside = np.clip(Z, self.low - reach, self.high + reach)
+        moved = np.flatnonzero((inside != Z).any(0))
+        if len(moved):
+            warnings.warn(
+                f"X: {len(moved)} columns, {moved[0]} for example, have values further outside "
+                f"of their training range than {_OUTSIDE:g} times its width; they are taken as "
+                "lying there, since nothing is known beyond",
+                stacklevel=3,
+            )
+        return torch.from_numpy(inside if self.directions is None else inside @ self.directions)
+
+    def spread(self, of_inputs: Array) -> Array:
+        """Return gradients with respect to a network's inputs as such to columns, (…, d)."""
+        return of_inputs if self.directions is None else of_inputs @ self.directions.T
