@@ -303,9 +303,7 @@ def test_tables_in_the_documents_are_those_of_the_records():
 
 def test_what_readme_says_of_the_small_data_benchmark_holds():
     figures = runpy.run_path(str(ROOT / "tools/tables.py"))
-    found = figures["smalldata"].studied(
-        figures["studies"].select(figures["studies"].readable(Store(ROOT / "results/records"))[0])
-    )
+    found = figures["smalldata"].studied(figures["Records"].of(Store(ROOT / "results/records")))
     rows = figures["smalldata"].frame(found)
     ranks = figures["smalldata"].average_ranks(rows, "quality").mean()
     best = list(ranks.sort_values().index)

@@ -19,7 +19,8 @@ from adareg.lab.experiments.smalldata import DEVELOPMENT
 from adareg.lab.judge.claims import Records
 from adareg.lab.judge.claims.show import criteria_as_markdown
 from adareg.lab.judge.claims.smalldata import judge
-from adareg.lab.report import studies, style
+from adareg.lab.judge.study import Study
+from adareg.lab.report import style
 from adareg.lab.report.figures import curves, smalldata
 from adareg.lab.rounding import written
 from adareg.lab.run.records import Store
@@ -37,7 +38,7 @@ def tables(records: Path, by_accuracy: Path, linear: Path) -> str:
         by_accuracy: of networks whose trials were judged by accuracy.
         linear: of the contest, which has a linear model for each cell.
     """
-    found = smalldata.studied(studies.select(studies.readable(Store(records))[0]))
+    found = smalldata.studied(Records.of(Store(records)))
     if not found:
         return "There are no records yet.\n"
     rows = smalldata.frame(found)
@@ -59,7 +60,7 @@ def tables(records: Path, by_accuracy: Path, linear: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _origin(found: list[studies.Study], rows: pd.DataFrame) -> Iterator[str]:
+def _origin(found: list[Study], rows: pd.DataFrame) -> Iterator[str]:
     devices = sorted({str(r["environment"].get("device")) for s in found for r in s.records})
     cells = rows.groupby(["data", "n"]).ngroups
     scales = ", ".join(dict.fromkeys(study.scale for study in found))

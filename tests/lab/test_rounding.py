@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adareg.lab.judge.bootstrap import interval
 from adareg.lab.judge.rank_tests import ranks
+from adareg.lab.judge.statistics import interval
 from adareg.lab.rounding import fixed, frame, short, significant, written
 
 #: Accuracies in points: their means over a few seeds lie half-way between two digits often.

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from adareg.lab.judge.bootstrap import interval, tail_probability
 from adareg.lab.judge.claims.base import Effect, all_of, both, negligible, state, verdict
 from adareg.lab.judge.claims.quantities import STABLE_RANK
+from adareg.lab.judge.statistics import interval, tail_probability
 
 
 @pytest.mark.parametrize("count", [5, 10, 20])
@@ -36,7 +36,13 @@ def test_the_interval_covers_the_mean_as_often_as_it_says(count):
     assert 0.9 < covered < 0.975
 
 
-@pytest.mark.parametrize("count", [3, 4])
+def test_a_single_value_has_no_interval():
+    mean, low, high = interval([0.5])
+    assert mean == 0.5
+    assert np.isnan([low, high]).all()
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
 def test_the_interval_of_few_values_is_students(count):
     values = np.random.default_rng(count).normal(size=count)
     theirs = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)

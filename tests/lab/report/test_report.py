@@ -15,7 +15,7 @@ from adareg.cli import app
 from adareg.lab.experiments import EXPERIMENTS
 from adareg.lab.judge.claims import CLAIMS, Records
 from adareg.lab.judge.claims.smalldata import CRITERIA
-from adareg.lab.report import build, studies
+from adareg.lab.report import build
 from adareg.lab.report.figures import FIGURES, SMALL_DATA
 from adareg.lab.run.records import Store
 from adareg.lab.train.stacked import Replica
@@ -142,11 +142,10 @@ def test_the_committed_page_is_small_and_has_the_numbers_of_the_records():
 
 def test_figure_5_shows_the_networks_that_its_claims_are_judged_from():
     store = Store(Path(__file__).parents[3] / "results/records")
-    readable, _ = studies.readable(store)
     (figure,) = (figure for figure in FIGURES if figure.key == "correlations")
-    table = figure.draw(studies.select(readable)).data.query("method == 'adareg'")
+    table = figure.draw(Records.of(store)).data.query("method == 'adareg'")
     table = table.astype({"row": str, "column": str}).set_index(["n", "row", "column"])["value"]
-    for effect in CLAIMS["correlation-digits"].judge(Records(readable)).effects:
+    for effect in CLAIMS["correlation-digits"].judge(Records.of(store)).effects:
         i, j, n = re.findall(r"\d+", effect.what.replace(",", ""))
         assert table[int(n), i, j] == pytest.approx(effect.value), effect.what
 

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from adareg.lab.experiments import EXPERIMENTS
+from adareg.lab.judge.selection import Records
 from adareg.lab.report import build
-from adareg.lab.report.studies import readable
 from adareg.lab.run.records import Store
 from adareg.lab.train.stacked import Replica
 from fabricated_records import fill, record
@@ -120,11 +120,10 @@ def test_records_without_numbers_do_not_spoil_the_page(tmp_path, change, drawn):
 def test_files_with_values_of_a_wrong_kind_are_passed_over(tmp_path):
     fill(tmp_path, "mnist-layers", "digits", seeds=1)
     spoil(tmp_path, lambda entry: entry.update(metrics=[1]))
-    unreadable = []
-    whole, foreign = readable(Store(tmp_path), unreadable)
-    assert {entry["experiment"] for entry in whole} == {"digits"}
-    assert foreign == []
-    assert ["metrics is [1]; expected an object" in why for why in unreadable] == [True]
+    found = Records.of(Store(tmp_path))
+    assert found.studies.keys() == {"digits"}
+    assert found.foreign == []
+    assert ["metrics is [1]; expected an object" in why for why in found.unreadable] == [True]
 
 
 def test_networks_that_diverged_are_not_averaged(tmp_path):

@@ -15,7 +15,7 @@ from adareg.lab.contest import judge
 from adareg.lab.contest.judge import Standing
 from adareg.lab.contest.page import label
 from adareg.lab.contest.suites import DEVELOPMENT, MEASURES, SUITES
-from adareg.lab.judge.bootstrap import interval
+from adareg.lab.judge.statistics import interval
 from adareg.lab.rounding import written
 
 OURS_COLOUR, OTHER_COLOUR = "#D55E00", "#0072B2"

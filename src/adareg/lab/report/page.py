@@ -17,9 +17,9 @@ from adareg.lab.judge.claims.base import NOT_ENOUGH, NOT_REPRODUCED, PARTLY, REP
 from adareg.lab.judge.claims.show import SYMBOLS
 from adareg.lab.judge.claims.smalldata import MET, NOT_MET
 from adareg.lab.judge.claims.words import change
-from adareg.lab.report import cost, origin, render, studies
+from adareg.lab.judge.study import Study, command
+from adareg.lab.report import cost, origin, render
 from adareg.lab.report.figures import FIGURES, SMALL_DATA
-from adareg.lab.report.studies import Study
 from adareg.lab.rounding import short
 from adareg.lab.run.records import NoRecordsError, Record, Store
 
@@ -74,9 +74,8 @@ def write(runs: Path, out: Path, unreadable: list[str] | None = None) -> Path:
 
 def figure(runs: Path, key: str) -> str:
     """One figure of the page as an SVG file; ``ValueError`` if there are no records for it."""
-    readable, _ = studies.readable(Store(runs), [])
     (wanted,) = (figure for figure in FIGURES if figure.key == key)
-    svg = render.alone(wanted, studies.select(readable))
+    svg = render.alone(wanted, Records.of(Store(runs)))
     if svg is None:
         raise ValueError(f"no records below {runs} for the figure {key!r}")
     return svg
@@ -84,29 +83,29 @@ def figure(runs: Path, key: str) -> str:
 
 def build(runs: Path, unreadable: list[str] | None = None) -> str:
     """The page's HTML; ``NoRecordsError`` if there are no records. Arguments as in ``write``."""
-    store, unreadable = Store(runs), [] if unreadable is None else unreadable
-    readable, others = studies.readable(store, unreadable)
-    chosen = studies.select(readable)
+    found = Records.of(Store(runs))
+    if unreadable is not None:
+        unreadable += found.unreadable
+    chosen = found.studies
     if not chosen:
-        raise NoRecordsError(runs, others)
+        raise NoRecordsError(runs, found.foreign)
     records = [record for study in chosen.values() for record in study.records]
-    judged = Records.of(store)
-    claims = judge(judged)
+    claims = judge(found)
     return _template().render(
         verdicts=_verdicts(claims),
         answers=_answers(claims),
-        figures=[render.show(figure, chosen) for figure in FIGURES],
-        criteria=_rows(smalldata.CRITERIA, smalldata.judge(judged), CRITERIA),
-        contest=[render.show(figure, chosen) for figure in SMALL_DATA],
+        figures=[render.show(figure, found) for figure in FIGURES],
+        criteria=_rows(smalldata.CRITERIA, smalldata.judge(found), CRITERIA),
+        contest=[render.show(figure, found) for figure in SMALL_DATA],
         run=_run(chosen, records),
-        training=cost.training(readable),
-        cells=cost.training(readable, by_cell=True),
+        training=cost.training(found.networks),
+        cells=cost.training(found.networks, by_cell=True),
         benchmarks=cost.benchmarks(runs),
         environments=origin.environments(records),
         sources=origin.sources(records),
         commands=[study.command for study in chosen.values()],
-        absent=[studies.command(name) for name in EXPERIMENTS if name not in chosen],
-        foreign=[*unreadable, *others],
+        absent=[command(name) for name in EXPERIMENTS if name not in chosen],
+        foreign=[*found.unreadable, *found.foreign],
     )
 
 

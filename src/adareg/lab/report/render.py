@@ -12,13 +12,14 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 
 from adareg.lab import rounding
+from adareg.lab.judge.selection import Records
 from adareg.lab.report import style
-from adareg.lab.report.figures.base import Drawing, Figure, Panel, Studies
+from adareg.lab.report.figures.base import Drawing, Figure, Panel
 
 
-def show(figure: Figure, studies: Studies) -> dict[str, Any]:
+def show(figure: Figure, records: Records) -> dict[str, Any]:
     """All that the page says of one figure."""
-    drawing = figure.draw(studies)
+    drawing = figure.draw(records)
     shown = {"key": figure.key, "title": figure.title, "where": figure.where}
     if drawing is None or not any(panel.draw for panel in drawing.panels):
         return {**shown, "commands": figure.commands, "panels": []}
@@ -35,9 +36,9 @@ def show(figure: Figure, studies: Studies) -> dict[str, Any]:
     }
 
 
-def alone(figure: Figure, studies: Studies) -> str | None:
+def alone(figure: Figure, records: Records) -> str | None:
     """A figure with all of its panels as an SVG file; None where there is nothing to draw."""
-    drawing = figure.draw(studies)
+    drawing = figure.draw(records)
     if drawing is None or not any(panel.draw for panel in drawing.panels):
         return None
     return style.alone(_whole(figure, drawing))

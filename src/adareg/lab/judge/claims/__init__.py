@@ -19,7 +19,7 @@ from adareg.lab.judge.claims.optimization import OPTIMIZATION
 from adareg.lab.judge.claims.sarcos import EXPLAINED_VARIANCE
 from adareg.lab.judge.claims.sarcos import SPECTRA as SARCOS_SPECTRA
 from adareg.lab.judge.claims.spectra import SPECTRA
-from adareg.lab.judge.claims.view import Records
+from adareg.lab.judge.selection import Records
 from adareg.lab.run.records import Store
 
 __all__ = ["CLAIMS", "VERDICTS", "Claim", "Effect", "Judgement", "Records", "judge", "judge_all"]

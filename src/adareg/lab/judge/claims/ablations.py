@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from adareg.lab.judge.claims import grid
 from adareg.lab.judge.claims.base import MIN_SEEDS, Claim, Judgement, negligible, verdict
 from adareg.lab.judge.claims.quantities import ACCURACY, mean_by_seed
-from adareg.lab.judge.claims.view import Cell, Records
 from adareg.lab.judge.claims.words import change, several, span
+from adareg.lab.judge.selection import Records
+from adareg.lab.judge.study import Setting
 
 COMBINATIONS, LAYERS = "mnist-combinations", "mnist-layers"
 OTHER_LAYERS = ("adareg-fc", "adareg-conv", "adareg-all")
@@ -34,8 +35,8 @@ def with_dropout(records: Records) -> Judgement:
     it does not and excludes zero; shares of settings by ``base``'s rule.
     """
     method, other = "adareg+dropout", "dropout"
-    cells = records.cells([COMBINATIONS], (method, other))
-    found = grid.rows(cells, ACCURACY, method, [other])
+    settings = records.settings([COMBINATIONS], (method, other))
+    found = grid.rows(settings, ACCURACY, method, [other])
     if not found:
         return grid.lacking(records, [COMBINATIONS], (method, other))
     effects = [row.effects[other] for row in found]
@@ -50,8 +51,8 @@ def with_dropout(records: Records) -> Judgement:
         f"{states.count('no')}: {span(effects)}{average} "
         f"({grid.circumstances(found, (method, other))}).",
         effects=(*means.values(), *effects),
-        missing=grid.more_seeds(decided, [row.cell for row in found], (method, other))
-        or grid.incomplete(records, [COMBINATIONS], [row.cell for row in found]),
+        missing=grid.more_seeds(decided, [row.setting for row in found], (method, other))
+        or grid.incomplete(records, [COMBINATIONS], [row.setting for row in found]),
     )
 
 
@@ -72,12 +73,12 @@ def last_layer_small(records: Records) -> Judgement:
     it counts from 0.1 points on.
     """
     methods = ("adareg", *OTHER_LAYERS)
-    cells = [c for c in records.cells([LAYERS], methods) if c.seeds(methods) >= MIN_SEEDS]
-    cells.sort(key=lambda cell: cell.n)
-    half = len(cells) // 2
+    settings = [c for c in records.settings([LAYERS], methods) if c.seeds(methods) >= MIN_SEEDS]
+    settings.sort(key=lambda setting: setting.n)
+    half = len(settings) // 2
     if not half:
         return grid.lacking(records, [LAYERS], methods)
-    small, large = cells[:half], cells[-half:]
+    small, large = settings[:half], settings[-half:]
     differences = ACCURACY.differences(_lead(small), _lead(large))
     what = f"lead of the last layer, n ≤ {small[-1].n:,} − n ≥ {large[0].n:,}"
     effect = ACCURACY.effect(what, differences)
@@ -88,19 +89,19 @@ def last_layer_small(records: Records) -> Judgement:
         verdict=decided,
         measured=f"The last layer's lead over the other choices is larger by {change(effect)} for "
         f"n ≤ {small[-1].n:,} than for n ≥ {large[0].n:,} "
-        f"({grid.about(cells, [effect], methods)}).",
+        f"({grid.about(settings, [effect], methods)}).",
         effects=(effect,),
-        missing=grid.more_seeds(decided, cells, methods)
-        or grid.incomplete(records, [LAYERS], cells),
+        missing=grid.more_seeds(decided, settings, methods)
+        or grid.incomplete(records, [LAYERS], settings),
     )
 
 
-def _lead(cells: Sequence[Cell]) -> dict[int, float]:
+def _lead(settings: Sequence[Setting]) -> dict[int, float]:
     """By seed: accuracy with the last layer less the mean of the others, over some settings."""
     leads = []
-    for cell in cells:
-        others = [cell.values(method, ACCURACY.measure) for method in OTHER_LAYERS]
-        last = cell.values("adareg", ACCURACY.measure)
+    for setting in settings:
+        others = [setting.values(method, ACCURACY.measure) for method in OTHER_LAYERS]
+        last = setting.values("adareg", ACCURACY.measure)
         leads.append(ACCURACY.differences(last, mean_by_seed(others)))
     return mean_by_seed(leads)
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from adareg.lab.judge.claims.view import Records
+    from adareg.lab.judge.selection import Records
 
 REPRODUCED, PARTLY = "reproduced", "partly"
 NOT_REPRODUCED, NOT_ENOUGH = "not reproduced", "not enough data"

@@ -22,8 +22,9 @@ from adareg.lab.judge.claims.base import (
     verdict,
 )
 from adareg.lab.judge.claims.quantities import ACCURACY, POINT, mean_by_seed
-from adareg.lab.judge.claims.view import Cell, Records
 from adareg.lab.judge.claims.words import change, label, listing, several
+from adareg.lab.judge.selection import Records
+from adareg.lab.judge.study import Setting
 
 #: What differs between the two: the schedule has more blocks at 2048 (section 4.2).
 APART = {"batch", "blocks"}
@@ -32,32 +33,32 @@ APART = {"batch", "blocks"}
 class Change(NamedTuple):
     """How much accuracy a method gains from large batches at one training size."""
 
-    cells: tuple[Cell, Cell]
+    settings: tuple[Setting, Setting]
     effect: Effect
 
 
 def changes(records: Records, experiment: str, method: str) -> list[Change]:
     """Accuracy at 2048 less accuracy at 256, at each size that has both, else equal configs."""
-    small = records.cells([experiment], [method], batch=256)
-    large = {cell.n: cell for cell in records.cells([experiment], [method], batch=2048)}
+    small = records.settings([experiment], [method], batch=256)
+    large = {setting.n: setting for setting in records.settings([experiment], [method], batch=2048)}
     found = []
-    for cell in small:
-        if cell.n not in large or not cell.like(large[cell.n], APART):
+    for setting in small:
+        if setting.n not in large or not setting.like(large[setting.n], APART):
             continue
-        pair = cell, large[cell.n]
-        what = f"test accuracy, batch 2048 − batch 256, {label(method)}, n = {cell.n:,}"
+        pair = setting, large[setting.n]
+        what = f"test accuracy, batch 2048 − batch 256, {label(method)}, n = {setting.n:,}"
         if effect := ACCURACY.effect(what, _differences(pair, method)):
             found.append(Change(pair, effect))
     return found
 
 
-def _differences(pair: tuple[Cell, Cell], method: str) -> dict[int, float]:
-    small, large = (cell.values(method, ACCURACY.measure) for cell in pair)
+def _differences(pair: tuple[Setting, Setting], method: str) -> dict[int, float]:
+    small, large = (setting.values(method, ACCURACY.measure) for setting in pair)
     return ACCURACY.differences(large, small)
 
 
 def _mean(found: Sequence[Change], method: str) -> Effect | None:
-    parts = [_differences(change.cells, method) for change in found]
+    parts = [_differences(change.settings, method) for change in found]
     what = f"test accuracy, batch 2048 − batch 256, {label(method)}, mean of "
     return ACCURACY.effect(what + several(len(found), "size"), mean_by_seed(parts))
 
@@ -82,14 +83,14 @@ def insensitive(records: Records, experiment: str) -> Judgement:
         return _without(records, experiment, COMPARED)
     states = {method: suffers(effect) for method, effect in known.items()}
     decided = both([_ROBUST[states.pop("adareg")], _most(list(states.values()))])
-    cells = [cell for change in found["adareg"] for cell in change.cells]
+    settings = [setting for change in found["adareg"] for setting in change.settings]
     effects = [change.effect for method in COMPARED for change in found[method]]
     return Judgement(
         verdict=decided,
-        measured=_sentence(found, known, states) + f" ({grid.about(cells, effects, COMPARED)}).",
+        measured=_sentence(found, known, states) + f" ({grid.about(settings, effects, COMPARED)}).",
         effects=(*known.values(), *effects),
-        missing=grid.more_seeds(decided, cells, ["adareg"])
-        or grid.incomplete(records, [experiment], cells),
+        missing=grid.more_seeds(decided, settings, ["adareg"])
+        or grid.incomplete(records, [experiment], settings),
     )
 
 
@@ -131,17 +132,17 @@ def batch_norm_suffers(records: Records, experiment: str) -> Judgement:
     states = [suffers(change.effect) for change in found]
     mean = _mean(found, "batch-norm")
     effects = [*([mean] if mean else []), *(change.effect for change in found)]
-    cells = [cell for change in found for cell in change.cells]
+    settings = [setting for change in found for setting in change.settings]
     decided = verdict(states)
     average = f"; on average the change is {change(mean)}" if mean else ""
     return Judgement(
         verdict=decided,
         measured=f"From batch 256 to 2048 batch norm loses accuracy at {states.count('yes')} of "
         f"{several(len(states), 'training size')}{grid.undecided(states, 'at')}{average} "
-        f"({grid.about(cells, effects, ['batch-norm'])}).",
+        f"({grid.about(settings, effects, ['batch-norm'])}).",
         effects=tuple(effects),
-        missing=grid.more_seeds(decided, cells, ["batch-norm"])
-        or grid.incomplete(records, [experiment], cells),
+        missing=grid.more_seeds(decided, settings, ["batch-norm"])
+        or grid.incomplete(records, [experiment], settings),
     )
 
 

@@ -14,12 +14,14 @@ from adareg.lab.judge.claims.base import (
     verdict,
 )
 from adareg.lab.judge.claims.quantities import CORRELATION, Quantity
-from adareg.lab.judge.claims.view import Cell, Records
 from adareg.lab.judge.claims.words import change, number
+from adareg.lab.judge.selection import Records
+from adareg.lab.judge.study import Setting
 from adareg.lab.run.records import Record
 
 SIZES = (600, 60_000)
 EXPERIMENTS = ("mnist-correlations", "mnist-optimization", "mnist-generalization")
+BATCH = 256
 METHODS = ("adareg", "none")
 #: Pairs of digits, and the sign that the paper sees in their correlation.
 PAIRS = {(1, 7): 1, (1, 8): -1}
@@ -29,13 +31,18 @@ APART = {"n", "evaluate_every", "covariances"}
 RELEVANT = 0.05
 
 
-def cells_of(records: Records, methods: Sequence[str]) -> list[Cell]:
-    """The two settings of Fig. 5, wherever there are networks of them."""
+def settings_of(records: Records, methods: Sequence[str]) -> list[Setting]:
+    """Return the two settings of Fig. 5, wherever there are networks of them.
+
+    Args:
+        records: what there is.
+        methods: those that must have enough seeds.
+    """
     return [
-        cell
+        setting
         for n in SIZES
-        for cell in records.cells(EXPERIMENTS, methods, n=n, batch=256)
-        if cell.seeds(methods) >= MIN_SEEDS
+        for setting in records.settings(EXPERIMENTS, METHODS, n=n, batch=BATCH)
+        if setting.seeds(methods) >= MIN_SEEDS
     ]
 
 
@@ -45,14 +52,14 @@ def stronger(records: Records) -> Judgement:
     A difference counts from 0.01 on. Both sizes ``yes``: reproduced; one of them: partly; both
     ``no``, or one ``no`` and the other unclear: not reproduced.
     """
-    found = grid.rows(cells_of(records, METHODS), CORRELATION, "adareg", ["none"])
+    found = grid.rows(settings_of(records, METHODS), CORRELATION, "adareg", ["none"])
     if not found:
         return grid.lacking(records, EXPERIMENTS, METHODS)
     effects = [row.effects["none"] for row in found]
     decided = verdict([CORRELATION.state(effect) for effect in effects])
     parts = [
-        f"{_level(row.cell, 'none')} without and {_level(row.cell, 'adareg')} with AdaReg at "
-        f"n = {row.cell.n:,} ({change(effect, 3)})"
+        f"{_level(row.setting, 'none')} without and {_level(row.setting, 'adareg')} with AdaReg at "
+        f"n = {row.setting.n:,} ({change(effect, 3)})"
         for row, effect in zip(found, effects, strict=True)
     ]
     return Judgement(
@@ -60,21 +67,21 @@ def stronger(records: Records) -> Judgement:
         measured=f"Mean absolute correlation {', '.join(parts)} "
         f"({grid.circumstances(found, METHODS)}).",
         effects=tuple(effects),
-        missing=_missing(records, decided, [row.cell for row in found], METHODS),
+        missing=_missing(records, decided, [row.setting for row in found], METHODS),
     )
 
 
-def _level(cell: Cell, method: str) -> str:
-    values = cell.values(method, CORRELATION.measure).values()
+def _level(setting: Setting, method: str) -> str:
+    values = setting.values(method, CORRELATION.measure).values()
     return number(sum(values) / len(values), 3)
 
 
 def _missing(
-    records: Records, decided: str, cells: Sequence[Cell], methods: Sequence[str]
+    records: Records, decided: str, settings: Sequence[Setting], methods: Sequence[str]
 ) -> tuple[str, ...]:
     """More seeds, or the training size that has not been run."""
-    return grid.more_seeds(decided, cells, methods) or grid.incomplete(
-        records, EXPERIMENTS[:1], cells, 256
+    return grid.more_seeds(decided, settings, methods) or grid.incomplete(
+        records, EXPERIMENTS[:1], settings, 256
     )
 
 
@@ -84,12 +91,14 @@ def growing(records: Records) -> Judgement:
     The difference of the two leads, paired by seed, counts from 0.01 on. The two settings must
     have the same config but for n and for what is recorded.
     """
-    cells = cells_of(records, METHODS)
-    if len(cells) < len(SIZES) or not cells[0].like(cells[1], APART):
+    settings = settings_of(records, METHODS)
+    if len(settings) < len(SIZES) or not settings[0].like(settings[1], APART):
         return grid.lacking(records, EXPERIMENTS, METHODS)
     small, large = (
-        CORRELATION.differences(*(cell.values(method, CORRELATION.measure) for method in METHODS))
-        for cell in cells
+        CORRELATION.differences(
+            *(setting.values(method, CORRELATION.measure) for method in METHODS)
+        )
+        for setting in settings
     )
     what = "AdaReg's lead in mean absolute correlation, n = 60,000 − n = 600"
     effect = CORRELATION.effect(what, CORRELATION.differences(large, small))
@@ -99,9 +108,9 @@ def growing(records: Records) -> Judgement:
     return Judgement(
         verdict=decided,
         measured=f"From n = 600 to 60,000 AdaReg's lead over no regularizer changes by "
-        f"{change(effect, 3)} ({grid.about(cells, [effect], METHODS)}).",
+        f"{change(effect, 3)} ({grid.about(settings, [effect], METHODS)}).",
         effects=(effect,),
-        missing=grid.more_seeds(decided, cells, METHODS),
+        missing=grid.more_seeds(decided, settings, METHODS),
     )
 
 
@@ -111,8 +120,8 @@ def digits(records: Records) -> Judgement:
     A correlation counts from 0.05 on, in absolute value; the mean over seeds must have the claimed
     sign. Shares of the four answers by ``base``'s rule.
     """
-    cells = cells_of(records, ["adareg"])
-    found = [(pair, e) for cell in cells for pair, e in _pairs(cell)]
+    settings = settings_of(records, ["adareg"])
+    found = [(pair, e) for setting in settings for pair, e in _pairs(setting)]
     if not found:
         return grid.lacking(records, EXPERIMENTS, ["adareg"])
     decided = verdict([state(effect, PAIRS[pair], RELEVANT) for pair, effect in found])
@@ -121,18 +130,18 @@ def digits(records: Records) -> Judgement:
     return Judgement(
         verdict=decided,
         measured=f"Correlation of rows with AdaReg: {'; '.join(parts)} "
-        f"({grid.about(cells, effects, ['adareg'])}).",
+        f"({grid.about(settings, effects, ['adareg'])}).",
         effects=tuple(effects),
-        missing=_missing(records, decided, cells, ["adareg"]),
+        missing=_missing(records, decided, settings, ["adareg"]),
     )
 
 
-def _pairs(cell: Cell) -> list[tuple[tuple[int, int], Effect]]:
+def _pairs(setting: Setting) -> list[tuple[tuple[int, int], Effect]]:
     found = []
     for pair in PAIRS:
         quantity = _entry(pair)
-        values = cell.values("adareg", quantity.measure)
-        what = f"{quantity.name}, n = {cell.n:,}"
+        values = setting.values("adareg", quantity.measure)
+        what = f"{quantity.name}, n = {setting.n:,}"
         if effect := quantity.effect(what, values):
             found.append((pair, effect))
     return found

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from adareg.lab.judge.claims import grid
 from adareg.lab.judge.claims.base import MIN_SEEDS, Claim, Effect, Judgement, State, verdict
 from adareg.lab.judge.claims.quantities import Quantity, off_diagonal, strength
-from adareg.lab.judge.claims.view import Cell, Records
 from adareg.lab.judge.claims.words import change, listing, number
+from adareg.lab.judge.selection import Records
+from adareg.lab.judge.study import Setting
 from adareg.lab.run.records import Record
 
 EXPERIMENT = "mnist-covariances"
@@ -68,9 +69,11 @@ VARIANCE = Quantity(name="row variance", measure=variance, unit="× u", relevant
 LIKENESS = Quantity(name="likeness of patterns", measure=likeness, unit="", relevant=0)
 
 
-def _cells(records: Records) -> list[Cell]:
-    cells = [c for n in SIZES for c in records.cells([EXPERIMENT], ["adareg"], n=n, batch=256)]
-    return [cell for cell in cells if cell.seeds(["adareg"]) >= MIN_SEEDS]
+def _settings(records: Records) -> list[Setting]:
+    settings = [
+        c for n in SIZES for c in records.settings([EXPERIMENT], ["adareg"], n=n, batch=256)
+    ]
+    return [setting for setting in settings if setting.seeds(["adareg"]) >= MIN_SEEDS]
 
 
 def clearer(records: Records) -> Judgement:
@@ -80,12 +83,12 @@ def clearer(records: Records) -> Judgement:
     0.01 on. Rows and columns ``yes``: reproduced; one of them: partly; both ``no``, or one ``no``
     and the other unclear: not reproduced.
     """
-    cells = _cells(records)
-    if len(cells) < len(SIZES) or not cells[0].like(cells[1], {"n"}):
+    settings = _settings(records)
+    if len(settings) < len(SIZES) or not settings[0].like(settings[1], {"n"}):
         return grid.lacking(records, [EXPERIMENT], ["adareg"])
     parts, effects, states = [], list[Effect](), list[State]()
     for quantity in (evidence("row"), evidence("col")):
-        small, large = (cell.values("adareg", quantity.measure) for cell in cells)
+        small, large = (setting.values("adareg", quantity.measure) for setting in settings)
         what = f"mean absolute correlation, {quantity.name}, n = 60,000 − n = 600"
         effect = quantity.effect(what, quantity.differences(large, small))
         if effect is None:
@@ -100,9 +103,9 @@ def clearer(records: Records) -> Judgement:
     return Judgement(
         verdict=decided,
         measured=f"Mean absolute correlation of the {listing(parts)} "
-        f"({grid.about(cells, effects, ['adareg'])}).",
+        f"({grid.about(settings, effects, ['adareg'])}).",
         effects=tuple(effects),
-        missing=grid.more_seeds(decided, cells, ["adareg"]),
+        missing=grid.more_seeds(decided, settings, ["adareg"]),
     )
 
 
@@ -129,13 +132,13 @@ def _levels(
     records: Records, quantity: Quantity, threshold: float, *, below: bool, text: str
 ) -> Judgement:
     """A level on one side of a threshold, at each size."""
-    cells = _cells(records)
+    settings = _settings(records)
     effects = [
         effect
-        for cell in cells
+        for setting in settings
         if (
             effect := quantity.effect(
-                f"{quantity.name}, n = {cell.n:,}", cell.values("adareg", quantity.measure)
+                f"{quantity.name}, n = {setting.n:,}", setting.values("adareg", quantity.measure)
             )
         )
     ]
@@ -149,10 +152,10 @@ def _levels(
     ]
     return Judgement(
         verdict=decided,
-        measured=f"{text}: {listing(parts)} ({grid.about(cells, effects, ['adareg'])}).",
+        measured=f"{text}: {listing(parts)} ({grid.about(settings, effects, ['adareg'])}).",
         effects=tuple(effects),
-        missing=grid.more_seeds(decided, cells, ["adareg"])
-        or grid.incomplete(records, [EXPERIMENT], cells),
+        missing=grid.more_seeds(decided, settings, ["adareg"])
+        or grid.incomplete(records, [EXPERIMENT], settings),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from adareg.lab.judge.claims import grid
 from adareg.lab.judge.claims.base import Claim, Judgement, both
 from adareg.lab.judge.claims.quantities import ACCURACY, EXPLAINED, SPECTRAL_NORM, STABLE_RANK
-from adareg.lab.judge.claims.view import Records
+from adareg.lab.judge.selection import Records
 
 #: One of the 600 test images is 0.17 points: what counts here is larger than on MNIST.
 DIGITS_ACCURACY = replace(ACCURACY, relevant=0.5)

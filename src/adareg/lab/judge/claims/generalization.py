@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 from adareg.lab.experiments import COMPARED
 from adareg.lab.judge import published
-from adareg.lab.judge.claims import grid
+from adareg.lab.judge.claims import correlations, grid
 from adareg.lab.judge.claims.base import (
     MIN_SEEDS,
     NOT_ENOUGH,
@@ -19,8 +18,8 @@ from adareg.lab.judge.claims.base import (
     Judgement,
 )
 from adareg.lab.judge.claims.quantities import ACCURACY, POINT
-from adareg.lab.judge.claims.view import Records
 from adareg.lab.judge.claims.words import change, number
+from adareg.lab.judge.selection import Records
 
 OTHERS = tuple(name for name in COMPARED if name not in ("none", "adareg"))
 
@@ -42,7 +41,7 @@ def best(records: Records, experiment: str) -> Judgement:
     return grid.judge(records, [experiment], ACCURACY, OTHERS)
 
 
-def accuracy(records: Records, n: int, experiments: Sequence[str]) -> Judgement:
+def accuracy(records: Records, n: int) -> Judgement:
     """The gain in test accuracy at one training size, batch 256, beside the paper's.
 
     Reproduced: the interval is above zero and the gain is at least half of the paper's. Partly:
@@ -50,12 +49,12 @@ def accuracy(records: Records, n: int, experiments: Sequence[str]) -> Judgement:
     there is not enough data.
     """
     methods = ("none", "adareg")
-    cells = records.cells(experiments, methods, n=n, batch=256)
-    rows = grid.rows(cells, ACCURACY, "adareg", ["none"])
+    settings = records.settings(correlations.EXPERIMENTS, methods, n=n, batch=correlations.BATCH)
+    rows = grid.rows(settings, ACCURACY, "adareg", ["none"])
     if not rows:
-        return _without(records, n, experiments)
-    cell, effect = rows[0].cell, rows[0].effects["none"]
-    levels = [cell.values(method, ACCURACY.measure) for method in methods]
+        return _without(records, n)
+    setting, effect = rows[0].setting, rows[0].effects["none"]
+    levels = [setting.values(method, ACCURACY.measure) for method in methods]
     none, adareg = (number(sum(values.values()) / len(values)) for values in levels)
     verdict = _gain(effect, published.ACCURACY[n, "adareg"] - published.ACCURACY[n, "none"])
     return Judgement(
@@ -63,7 +62,7 @@ def accuracy(records: Records, n: int, experiments: Sequence[str]) -> Judgement:
         measured=f"{none} % without and {adareg} % with AdaReg at n = {n:,}: {change(effect)} "
         f"({grid.circumstances(rows, methods)}).",
         effects=(effect,),
-        missing=grid.more_seeds(verdict, [cell], methods),
+        missing=grid.more_seeds(verdict, [setting], methods),
     )
 
 
@@ -75,8 +74,8 @@ def _gain(effect: Effect, paper: float) -> str:
     return REPRODUCED if effect.value >= paper / 2 else PARTLY
 
 
-def _without(records: Records, n: int, experiments: Sequence[str]) -> Judgement:
-    found = grid.lacking(records, experiments, ("none", "adareg"))
+def _without(records: Records, n: int) -> Judgement:
+    found = grid.lacking(records, correlations.EXPERIMENTS, ("none", "adareg"))
     text = f"No {MIN_SEEDS} seeds with and without AdaReg at n = {n:,}, batch 256."
     return Judgement(verdict=found.verdict, measured=text, missing=found.missing)
 
@@ -104,7 +103,7 @@ def _claims(data: str, name: str, panels: str) -> list[Claim]:
     ]
 
 
-def _accuracy_claim(n: int, key: str, experiments: tuple[str, ...]) -> Claim:
+def _accuracy_claim(n: int, key: str) -> Claim:
     none, adareg = (published.ACCURACY[n, method] for method in ("none", "adareg"))
     return Claim(
         key=key,
@@ -112,8 +111,8 @@ def _accuracy_claim(n: int, key: str, experiments: tuple[str, ...]) -> Claim:
         paper=f"{none:.2f} % without, {adareg:.2f} % with AdaReg: a gain of "
         f"{adareg - none:.2f} points.",
         where="Fig. 5",
-        experiments=experiments,
-        judge=partial(accuracy, n=n, experiments=experiments),
+        experiments=correlations.EXPERIMENTS,
+        judge=partial(accuracy, n=n),
     )
 
 
@@ -122,6 +121,6 @@ GENERALIZATION = [
     *_claims("cifar", "CIFAR-10", "c, d"),
 ]
 ACCURACIES = [
-    _accuracy_claim(600, "mnist-600", ("mnist-correlations", "mnist-optimization")),
-    _accuracy_claim(60_000, "mnist-60000", ("mnist-correlations", "mnist-generalization")),
+    _accuracy_claim(600, "mnist-600"),
+    _accuracy_claim(60_000, "mnist-60000"),
 ]

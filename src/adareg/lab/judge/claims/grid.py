@@ -16,15 +16,16 @@ from adareg.lab.judge.claims.base import (
     verdict,
 )
 from adareg.lab.judge.claims.quantities import Quantity, mean_by_seed
-from adareg.lab.judge.claims.view import Cell, Records
 from adareg.lab.judge.claims.words import change, label, listing, several, span
+from adareg.lab.judge.selection import Records
+from adareg.lab.judge.study import Setting
 
 
 @dataclass(frozen=True)
 class Row:
     """One setting: the differences between a method and others, those with enough seeds."""
 
-    cell: Cell
+    setting: Setting
     effects: dict[str, Effect]
 
     def state(self, quantity: Quantity, others: Sequence[str]) -> State:
@@ -33,20 +34,20 @@ class Row:
 
 
 def rows(
-    cells: Sequence[Cell], quantity: Quantity, method: str, others: Sequence[str]
+    settings: Sequence[Setting], quantity: Quantity, method: str, others: Sequence[str]
 ) -> list[Row]:
     """The settings in which at least one comparison has enough seeds."""
     found = []
-    for cell in cells:
-        first = cell.values(method, quantity.measure)
+    for setting in settings:
+        first = setting.values(method, quantity.measure)
         effects = {}
         for other in others:
-            differences = quantity.differences(first, cell.values(other, quantity.measure))
-            what = f"{quantity.name}, {versus_words(method, other)}, {setting(cell)}"
+            differences = quantity.differences(first, setting.values(other, quantity.measure))
+            what = f"{quantity.name}, {versus_words(method, other)}, {named(setting)}"
             if (effect := quantity.effect(what, differences)) is not None:
                 effects[other] = effect
         if effects:
-            found.append(Row(cell, effects))
+            found.append(Row(setting, effects))
     return found
 
 
@@ -58,7 +59,8 @@ def summaries(
     for other in others:
         parts = [
             quantity.differences(
-                row.cell.values(method, quantity.measure), row.cell.values(other, quantity.measure)
+                row.setting.values(method, quantity.measure),
+                row.setting.values(other, quantity.measure),
             )
             for row in found
             if other in row.effects
@@ -93,22 +95,22 @@ def judge(
             ``no`` when it is not of one; otherwise each comparison is an answer of its own.
     """
     methods = (method, *others)
-    cells = records.cells(experiments, methods, batch=batch)
-    found = rows(cells, quantity, method, others)
+    settings = records.settings(experiments, methods, batch=batch)
+    found = rows(settings, quantity, method, others)
     if not found:
         return lacking(records, experiments, methods)
     ahead = [row.state(quantity, others) for row in found]
     effects = [effect for row in found for effect in row.effects.values()]
     each = [quantity.state(effect) for effect in effects]
     means = summaries(found, quantity, method, others)
-    missing = incomplete(records, experiments, [row.cell for row in found], batch)
+    missing = incomplete(records, experiments, [row.setting for row in found], batch)
     decided = verdict(ahead if together else each)
     return Judgement(
         verdict=decided,
         measured=_sentence(found, ahead, means, quantity, method, others)
-        + f" ({about(cells, effects, methods)}).",
+        + f" ({about(settings, effects, methods)}).",
         effects=(*means.values(), *effects),
-        missing=more_seeds(decided, [row.cell for row in found], methods) or missing,
+        missing=more_seeds(decided, [row.setting for row in found], methods) or missing,
     )
 
 
@@ -162,23 +164,23 @@ def versus_words(method: str, other: str) -> str:
     return f"{label(method)} − {label(other)}"
 
 
-def setting(cell: Cell) -> str:
+def named(setting: Setting) -> str:
     """A setting, in words."""
-    return f"n = {cell.n:,}, batch {cell.batch:,}"
+    return f"n = {setting.n:,}, batch {setting.batch:,}"
 
 
 def circumstances(found: Sequence[Row], methods: Sequence[str]) -> str:
     """Seeds and scale of comparisons, and what diverged."""
     effects = [effect for row in found for effect in row.effects.values()]
-    return about([row.cell for row in found], effects, methods)
+    return about([row.setting for row in found], effects, methods)
 
 
-def about(cells: Sequence[Cell], effects: Sequence[Effect], methods: Sequence[str]) -> str:
+def about(settings: Sequence[Setting], effects: Sequence[Effect], methods: Sequence[str]) -> str:
     """Seeds and scale of comparisons, and what diverged."""
     counts = sorted({effect.seeds for effect in effects})
     seeds = str(counts[0]) if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
-    text = f"{seeds} seeds, {cells[0].scale} scale"
-    diverged = sum(cell.diverged(methods) for cell in cells)
+    text = f"{seeds} seeds, {settings[0].scale} scale"
+    diverged = sum(setting.diverged(methods) for setting in settings)
     return f"{text}, {several(diverged, 'network')} diverged" if diverged else text
 
 
@@ -208,7 +210,10 @@ def lacking(records: Records, experiments: Sequence[str], methods: Sequence[str]
 
 
 def incomplete(
-    records: Records, experiments: Sequence[str], cells: Sequence[Cell], batch: int | None = None
+    records: Records,
+    experiments: Sequence[str],
+    settings: Sequence[Setting],
+    batch: int | None = None,
 ) -> tuple[str, ...]:
     """The command for the settings of an experiment that have not been run (or too few of them)."""
     scale = records.scale(*experiments)
@@ -217,13 +222,15 @@ def incomplete(
         for config in EXPERIMENTS[experiments[0]].cells(scale or "paper")
         if config.n and config.batch == (batch or config.batch)
     }
-    missing = expected - {(cell.batch, cell.n) for cell in cells}
+    missing = expected - {(setting.batch, setting.n) for setting in settings}
     return (command(experiments[0], scale),) if missing else ()
 
 
-def more_seeds(verdict: str, cells: Sequence[Cell], methods: Sequence[str]) -> tuple[str, ...]:
+def more_seeds(
+    verdict: str, settings: Sequence[Setting], methods: Sequence[str]
+) -> tuple[str, ...]:
     """The command for twice the seeds, if those there are do not tell."""
     if verdict != NOT_ENOUGH:
         return ()
-    most = max(cell.seeds(methods) for cell in cells)
-    return (command(cells[0].experiment, cells[0].scale, 2 * max(most, MIN_SEEDS)),)
+    most = max(setting.seeds(methods) for setting in settings)
+    return (command(settings[0].experiment, settings[0].scale, 2 * max(most, MIN_SEEDS)),)

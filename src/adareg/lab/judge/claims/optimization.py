@@ -8,7 +8,7 @@ from functools import partial
 from adareg.lab.judge.claims import grid
 from adareg.lab.judge.claims.base import Claim, Judgement
 from adareg.lab.judge.claims.quantities import TEST_LOSS, TRAIN_LOSS, Quantity
-from adareg.lab.judge.claims.view import Records
+from adareg.lab.judge.selection import Records
 from adareg.lab.run.records import Record
 
 EXPERIMENT = "mnist-optimization"

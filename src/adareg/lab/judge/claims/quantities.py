@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adareg.lab.judge.bootstrap import interval
 from adareg.lab.judge.claims.base import MIN_SEEDS, Effect, State, state
-from adareg.lab.judge.claims.view import Measure
+from adareg.lab.judge.statistics import interval
+from adareg.lab.judge.study import Measure
 from adareg.lab.run.records import Record
 
 Values = Mapping[int, float]

@@ -16,8 +16,9 @@ from adareg.lab.judge.claims.quantities import (
     Quantity,
     mean_by_seed,
 )
-from adareg.lab.judge.claims.view import Cell, Records
 from adareg.lab.judge.claims.words import change, label, listing, number, several
+from adareg.lab.judge.selection import Records
+from adareg.lab.judge.study import Setting
 from adareg.lab.run.records import Record
 
 EXPERIMENT = "sarcos"
@@ -35,11 +36,13 @@ def task(index: int) -> Quantity:
     return replace(EXPLAINED, name=f"explained variance of task {index + 1}", measure=measure)
 
 
-def largest(records: Records, methods: Sequence[str]) -> Cell | None:
-    """The setting with the most rows, of those that have what is compared: the paper has one."""
-    cells = records.cells([EXPERIMENT], methods)
-    enough = [cell for cell in cells if cell.seeds(methods) >= MIN_SEEDS]
-    return max(enough, key=lambda cell: cell.n) if enough else None
+def largest(records: Records, methods: Sequence[str]) -> Setting | None:
+    """Return the setting with the most rows, as the paper has one.
+
+    Of those with enough seeds of all that is compared, if there are any.
+    """
+    settings = records.settings([EXPERIMENT], methods)
+    return max(settings, key=lambda s: (s.seeds(methods) >= MIN_SEEDS, s.n), default=None)
 
 
 def explained_variance(records: Records) -> Judgement:
@@ -50,32 +53,32 @@ def explained_variance(records: Records) -> Judgement:
     rows are among its training rows, so levels are not compared, only differences.
     """
     methods = ("adareg", *OTHERS)
-    cell = largest(records, methods)
-    rows = {t: grid.rows([cell], task(t), "adareg", OTHERS) for t in TASKS} if cell else {}
+    setting = largest(records, methods)
+    rows = {t: grid.rows([setting], task(t), "adareg", OTHERS) for t in TASKS} if setting else {}
     by_task = {t: found[0].effects for t, found in rows.items() if found}
-    if cell is None or not by_task:
+    if setting is None or not by_task:
         return grid.lacking(records, [EXPERIMENT], methods)
     states = [
         all_of([EXPLAINED.state(effect) for effect in effects.values()], len(OTHERS))
         for effects in by_task.values()
     ]
     decided = verdict(states)
-    means = _means(cell, list(by_task))
+    means = _means(setting, list(by_task))
     return Judgement(
         verdict=decided,
-        measured=_sentence(cell, states, by_task, means),
+        measured=_sentence(setting, states, by_task, means),
         effects=(*means.values(), *(e for effects in by_task.values() for e in effects.values())),
-        missing=grid.more_seeds(decided, [cell], methods),
+        missing=grid.more_seeds(decided, [setting], methods),
     )
 
 
-def _means(cell: Cell, tasks: Sequence[int]) -> dict[str, Effect]:
+def _means(setting: Setting, tasks: Sequence[int]) -> dict[str, Effect]:
     """AdaReg's lead over each other method, averaged over tasks."""
     means = {}
     for other in OTHERS:
         parts = [
             EXPLAINED.differences(
-                cell.values("adareg", task(t).measure), cell.values(other, task(t).measure)
+                setting.values("adareg", task(t).measure), setting.values(other, task(t).measure)
             )
             for t in tasks
         ]
@@ -87,7 +90,7 @@ def _means(cell: Cell, tasks: Sequence[int]) -> dict[str, Effect]:
 
 
 def _sentence(
-    cell: Cell,
+    setting: Setting,
     states: Sequence[State],
     by_task: dict[int, dict[str, Effect]],
     means: dict[str, Effect],
@@ -103,7 +106,7 @@ def _sentence(
     return (
         f"AdaReg explains more variance {listing(counts)} of {several(len(by_task), 'task')} (all "
         f"four on {states.count('yes')}){size} "
-        f"({cell.n:,} rows, {grid.about([cell], effects, ('adareg', *OTHERS))})."
+        f"({setting.n:,} rows, {grid.about([setting], effects, ('adareg', *OTHERS))})."
     )
 
 
@@ -115,22 +118,22 @@ def smaller(records: Records, quantity: Quantity) -> Judgement:
     """
     others = ("none", "weight-decay")
     methods = ("adareg", *others)
-    cell = largest(records, methods)
-    rows = grid.rows([cell], quantity, "adareg", others) if cell else []
-    if cell is None or not rows or len(rows[0].effects) < len(others):
+    setting = largest(records, methods)
+    rows = grid.rows([setting], quantity, "adareg", others) if setting else []
+    if setting is None or not rows or len(rows[0].effects) < len(others):
         return grid.lacking(records, [EXPERIMENT], methods)
     effects = rows[0].effects
     decided = verdict([quantity.state(effect) for effect in effects.values()])
-    levels = [cell.values(method, quantity.measure).values() for method in (*others, "adareg")]
+    levels = [setting.values(method, quantity.measure).values() for method in (*others, "adareg")]
     none, decay, adareg = (number(sum(values) / len(values)) for values in levels)
     return Judgement(
         verdict=decided,
         measured=f"{quantity.name.capitalize()} {none} with no regularizer, {decay} with weight "
         f"decay, {adareg} with AdaReg: {change(effects['none'], 1)} and "
         f"{change(effects['weight-decay'], 1)} "
-        f"({cell.n:,} rows, {grid.about([cell], list(effects.values()), methods)}).",
+        f"({setting.n:,} rows, {grid.about([setting], list(effects.values()), methods)}).",
         effects=tuple(effects.values()),
-        missing=grid.more_seeds(decided, [cell], methods),
+        missing=grid.more_seeds(decided, [setting], methods),
     )
 
 

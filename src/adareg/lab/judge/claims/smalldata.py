@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 from typing import Any
 
 from adareg.lab.experiments import GROUPS
-from adareg.lab.judge.bootstrap import interval
 from adareg.lab.judge.claims.base import MIN_SEEDS, NOT_ENOUGH, PARTLY, Claim, Effect, Judgement
-from adareg.lab.judge.claims.view import Cell, Records
 from adareg.lab.judge.claims.words import change, label, number, several, signed
+from adareg.lab.judge.selection import Records
+from adareg.lab.judge.statistics import interval, standard_error
+from adareg.lab.judge.study import Setting
 from adareg.lab.run.records import Record
 from adareg.lab.train.methods import METHODS
 
@@ -33,37 +34,36 @@ COMMAND = "adareg reproduce smalldata --scale paper"
 
 
 def quality(record: Record) -> float:
-    """Accuracy or explained variance in points; 0 for a network that diverged."""
+    """Return accuracy or explained variance in points; 0 for a network that diverged."""
     metrics: Mapping[str, Any] = record["metrics"]
     name = "test_accuracy" if "test_accuracy" in metrics else "test_explained_variance"
     return 0.0 if metrics[name] is None or metrics["diverged"] else 100 * float(metrics[name])
 
 
 def cost(record: Record) -> float:
-    """Of all trainings behind a network, one after another and alone; a plain one costs 1."""
+    """Return what all trainings behind a network cost, one after another; a plain one costs 1."""
     metrics: Mapping[str, Any] = record["metrics"]
     return float(metrics["alone_seconds"] / metrics["plain_seconds"] * metrics["trainings"])
 
 
-def cells(records: Records, *methods: str) -> list[Cell]:
-    """The cells that have enough seeds of all of some methods, at the largest scale there is."""
-    scale = records.scale(*EXPERIMENTS)
-    found = [cell for name in EXPERIMENTS for cell in records.cells((name,), methods)]
-    return [cell for cell in found if cell.scale == scale and _is_enough(cell, methods)]
+def cells(records: Records, *methods: str) -> list[Setting]:
+    """Return the cells that have enough seeds of all of some methods."""
+    found = [cell for study in records.together(*EXPERIMENTS) for cell in study.settings]
+    return [cell for cell in found if _is_enough(cell, methods)]
 
 
-def _is_enough(cell: Cell, methods: Sequence[str]) -> bool:
-    seeds = [cell.values(method, quality).keys() for method in methods]
+def _is_enough(cell: Setting, methods: Sequence[str]) -> bool:
+    seeds = [cell.values(method, quality, with_diverged=True).keys() for method in methods]
     return len(set.intersection(*map(set, seeds))) >= MIN_SEEDS
 
 
-def differences(cell: Cell, method: str, other: str) -> dict[int, float]:
-    """By how many points a method is better than another, by seed."""
-    one, two = (cell.values(name, quality) for name in (method, other))
+def differences(cell: Setting, method: str, other: str) -> dict[int, float]:
+    """Return by how many points a method is better than another, by seed."""
+    one, two = (cell.values(name, quality, with_diverged=True) for name in (method, other))
     return {seed: one[seed] - two[seed] for seed in sorted(one.keys() & two.keys())}
 
 
-def in_cell(cell: Cell, method: str, other: str) -> Effect:
+def in_cell(cell: Setting, method: str, other: str) -> Effect:
     """The difference of two methods in a cell, with its interval."""
     values = list(differences(cell, method, other).values())
     mean, low, high = interval(values)
@@ -71,10 +71,9 @@ def in_cell(cell: Cell, method: str, other: str) -> Effect:
     return Effect(what=what, value=mean, low=low, high=high, seeds=len(values), unit="points")
 
 
-def error(cell: Cell, method: str, other: str) -> float:
-    """The standard error of the mean difference."""
-    values = list(differences(cell, method, other).values())
-    return stdev(values) / math.sqrt(len(values))
+def error(cell: Setting, method: str, other: str) -> float:
+    """Return the standard error of the mean difference."""
+    return standard_error(list(differences(cell, method, other).values()))
 
 
 def _name(method: str) -> str:
@@ -163,7 +162,7 @@ def on_average(records: Records) -> Judgement:
 
 
 def _by_data(
-    found: Sequence[Cell], each: Sequence[Mapping[int, float]], seeds: Sequence[int]
+    found: Sequence[Setting], each: Sequence[Mapping[int, float]], seeds: Sequence[int]
 ) -> list[Effect]:
     names = dict.fromkeys(cell.config["data"] for cell in found)
     return [
@@ -183,7 +182,7 @@ def _effect(what: str, values: Sequence[float]) -> Effect:
     return Effect(what=what, value=mean, low=low, high=high, seeds=len(values), unit="points")
 
 
-def _common_seeds(found: Sequence[Cell], method: str, other: str) -> list[int]:
+def _common_seeds(found: Sequence[Setting], method: str, other: str) -> list[int]:
     each = [set(differences(cell, method, other)) for cell in found]
     return sorted(set.intersection(*each)) if each else []
 
@@ -197,9 +196,7 @@ def cheap(records: Records) -> Judgement:
     tuned = [m for m in ("weight-decay", "dropout", "decov", "adareg") if METHODS[m].tunes]
     methods = ("evidence", "none", *tuned)
     found = [
-        cell
-        for cell in cells(records, *methods)
-        if all(any(c > 0 for c in cell.values(m, cost).values()) for m in methods)
+        cell for cell in cells(records, *methods) if all(_costs(cell, method) for method in methods)
     ]
     if not found:
         return _without()
@@ -217,13 +214,16 @@ def cheap(records: Records) -> Judgement:
     )
 
 
-def _ratio(found: Sequence[Cell], method: str, other: str) -> Effect:
+def _costs(cell: Setting, method: str) -> list[float]:
+    costs = cell.values(method, cost, with_diverged=True).values()
+    return [each for each in costs if each > 0]
+
+
+def _ratio(found: Sequence[Setting], method: str, other: str) -> Effect:
     """How many times the cost of another method: geometric mean, smallest and largest cell."""
     ratios = []
     for cell in found:
-        one, two = (
-            fmean(c for c in cell.values(name, cost).values() if c > 0) for name in (method, other)
-        )
+        one, two = (fmean(_costs(cell, name)) for name in (method, other))
         ratios.append(one / two)
     mean = math.exp(fmean(map(math.log, ratios)))
     what = f"cost of {_name(method)} over {_name(other)} (geometric mean, least, most)"

@@ -7,9 +7,16 @@ from functools import partial
 from adareg.lab.judge.claims import grid
 from adareg.lab.judge.claims.base import Claim, Judgement
 from adareg.lab.judge.claims.quantities import SPECTRAL_NORM, STABLE_RANK, Quantity
-from adareg.lab.judge.claims.view import Records
+from adareg.lab.judge.selection import Records
 
 OTHERS = ("none", "weight-decay")
+METHODS = (*OTHERS, "adareg")
+BATCH = 256
+
+
+def experiments_of(data: str) -> tuple[str, str]:
+    """Return the experiments that have the networks of a data set."""
+    return f"{data}-spectra", f"{data}-generalization"
 
 
 def smaller(records: Records, data: str, quantity: Quantity) -> Judgement:
@@ -18,8 +25,8 @@ def smaller(records: Records, data: str, quantity: Quantity) -> Judgement:
     At batch size 256. A reduction counts from 1 % on; shares of all comparisons, two for each
     size, by ``base``'s rule.
     """
-    experiments = (f"{data}-spectra", f"{data}-generalization")
-    return grid.judge(records, experiments, quantity, OTHERS, batch=256, together=False)
+    experiments = experiments_of(data)
+    return grid.judge(records, experiments, quantity, OTHERS, batch=BATCH, together=False)
 
 
 SPECTRA = [
@@ -28,7 +35,7 @@ SPECTRA = [
         title=f"AdaReg lowers the {quantity.name} on {name}, more than weight decay",
         paper=text,
         where=f"Fig. 4 {panel}",
-        experiments=(f"{data}-spectra", f"{data}-generalization"),
+        experiments=experiments_of(data),
         judge=partial(smaller, data=data, quantity=quantity),
     )
     for data, name, panels in (("mnist", "MNIST", "ab"), ("cifar", "CIFAR-10", "cd"))

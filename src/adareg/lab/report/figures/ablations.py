@@ -6,17 +6,18 @@ from functools import partial
 
 import pandas as pd
 
+from adareg.lab.judge.selection import Records
+from adareg.lab.judge.study import Study
 from adareg.lab.report import style
 from adareg.lab.report.figures import curves
-from adareg.lab.report.figures.base import Drawing, Figure, Studies, notes, scales
-from adareg.lab.report.studies import Study
+from adareg.lab.report.figures.base import Drawing, Figure, notes, scales
 
 
-def _accuracies(name: str, studies: Studies) -> Drawing | None:
+def _accuracies(name: str, records: Records) -> Drawing | None:
     """For each batch size, accuracy on the left and change on the right."""
-    if name not in studies:
+    if name not in records.studies:
         return None
-    study = studies[name]
+    study = records.studies[name]
     frame = study.frame()
     methods = style.ordered(set(frame["method"]) & set(study.experiment.methods))
     means = curves.means(frame, "test_accuracy", methods)
@@ -42,11 +43,11 @@ def _accuracies(name: str, studies: Studies) -> Drawing | None:
     )
 
 
-def _rules(studies: Studies) -> Drawing | None:
+def _rules(records: Records) -> Drawing | None:
     """Change in accuracy, test loss, stable rank and spectral norm."""
-    if "mnist-rules" not in studies:
+    if "mnist-rules" not in records.studies:
         return None
-    study = studies["mnist-rules"]
+    study = records.studies["mnist-rules"]
     frame = study.frame()
     methods = style.ordered(set(frame["method"]) & set(study.experiment.methods))
     measures = ("test_accuracy", "test_loss", "stable_rank", "spectral_norm")

@@ -7,27 +7,27 @@ from functools import partial
 import pandas as pd
 
 from adareg.lab.experiments import COMPARED
+from adareg.lab.judge.selection import Records
+from adareg.lab.judge.study import command
 from adareg.lab.report.figures import curves
 from adareg.lab.report.figures.base import (
     Drawing,
     Figure,
     Panel,
-    Studies,
     notes,
     scales,
 )
-from adareg.lab.report.studies import command
 
 NAMES = ("mnist-generalization", "cifar-generalization")
 _TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 _DATA = dict(zip(NAMES, _TITLES, strict=True))
 
 
-def _frame(studies: Studies) -> pd.DataFrame:
-    return pd.concat([studies[name].frame() for name in NAMES if name in studies])
+def _frame(records: Records) -> pd.DataFrame:
+    return pd.concat([records.studies[name].frame() for name in NAMES if name in records.studies])
 
 
-def _panels(studies: Studies, table: pd.DataFrame, draw: partial[None]) -> list[Panel]:
+def _panels(records: Records, table: pd.DataFrame, draw: partial[None]) -> list[Panel]:
     """(a) to (d): both data sets at the paper's batch sizes, and what else there is."""
     panels = []
     batches = sorted({256, 2048} | set(table["batch"]))
@@ -42,14 +42,14 @@ def _panels(studies: Studies, table: pd.DataFrame, draw: partial[None]) -> list[
     return panels
 
 
-def draw_accuracy(studies: Studies) -> Drawing | None:
+def draw_accuracy(records: Records) -> Drawing | None:
     """Accuracy itself."""
-    found = [studies[name] for name in NAMES if name in studies]
+    found = [records.studies[name] for name in NAMES if name in records.studies]
     if not found:
         return None
-    table = curves.means(_frame(studies), "test_accuracy", COMPARED)
+    table = curves.means(_frame(records), "test_accuracy", COMPARED)
     return Drawing(
-        panels=_panels(studies, table, partial(curves.draw_means, measure="test_accuracy")),
+        panels=_panels(records, table, partial(curves.draw_means, measure="test_accuracy")),
         caption=f"Test accuracy against the number of training samples. {curves.BAND} "
         f"The paper's bands are standard deviations. {scales(*found)}.",
         data=table,
@@ -59,17 +59,17 @@ def draw_accuracy(studies: Studies) -> Drawing | None:
     )
 
 
-def draw_gain(studies: Studies) -> Drawing | None:
+def draw_gain(records: Records) -> Drawing | None:
     """Accuracy less that of the same network without a regularizer."""
-    found = [studies[name] for name in NAMES if name in studies]
+    found = [records.studies[name] for name in NAMES if name in records.studies]
     if not found:
         return None
-    table = curves.changes(_frame(studies), "test_accuracy", COMPARED)
+    table = curves.changes(_frame(records), "test_accuracy", COMPARED)
     if table.empty:
         return None
     draw = partial(curves.draw_changes, label="change, points of accuracy")
     return Drawing(
-        panels=_panels(studies, table, draw),
+        panels=_panels(records, table, draw),
         caption="The same networks: what each method changes in test accuracy. Zero is no "
         f"regularizer. {curves.INTERVAL} {scales(*found)}.",
         data=table,

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
 from matplotlib.axes import Axes
 
-from adareg.lab.experiments import SCALES
-from adareg.lab.report.studies import Study, command
+from adareg.lab.judge.selection import Records
+from adareg.lab.judge.study import Study, command
 from adareg.lab.report.style import Dashes
 from adareg.lab.rounding import fixed, written
-
-Studies = Mapping[str, Study]
 
 
 @dataclass(frozen=True)
@@ -87,14 +85,14 @@ class Figure:
         title: above it.
         where: its place in the paper.
         experiments: whose records it is drawn from; the first is named when there are none.
-        draw: from studies to a drawing, or None if there is nothing to draw.
+        draw: from records to a drawing, or None if there is nothing to draw.
     """
 
     key: str
     title: str
     where: str
     experiments: tuple[str, ...]
-    draw: Callable[[Studies], Drawing | None]
+    draw: Callable[[Records], Drawing | None]
     commands: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -132,11 +130,5 @@ def _sizes(study: Study) -> str:
 
 
 def notes(*studies: Study) -> tuple[str, ...]:
-    """The notes of all studies, each once."""
-    return tuple(dict.fromkeys(note for study in studies for note in study.notes))
-
-
-def best(studies: Studies, *names: str) -> Study | None:
-    """The study at the largest scale; of equals the first named."""
-    found = [studies[name] for name in names if name in studies]
-    return max(found, key=lambda s: (not s.variant, SCALES.index(s.scale)), default=None)
+    """Return the notes of all studies, each once."""
+    return tuple(dict.fromkeys(note for study in studies for note in study.notes()))

@@ -7,8 +7,10 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from adareg.lab.experiments import SCALES
 from adareg.lab.judge import published
+from adareg.lab.judge.claims.correlations import BATCH, EXPERIMENTS, METHODS, SIZES
+from adareg.lab.judge.selection import Records
+from adareg.lab.judge.study import Setting
 from adareg.lab.report import style
 from adareg.lab.report.figures import matrices
 from adareg.lab.report.figures.base import (
@@ -16,61 +18,24 @@ from adareg.lab.report.figures.base import (
     Drawing,
     Figure,
     Panel,
-    Studies,
     Table,
     notes,
     number,
     spread,
 )
 from adareg.lab.report.figures.curves import Numbers
-from adareg.lab.report.studies import Study
 from adareg.lab.run.records import Record
 
-METHODS = ("none", "adareg")
-SIZES = (600, 60_000)
-#: Networks of one kind: the paper's schedule at batch size 256.
-SOURCES = ("mnist-correlations", "mnist-generalization", "mnist-optimization")
 
+def nearest(records: Records) -> list[tuple[int, Setting]]:
+    """Return the setting nearest to each of the paper's sizes, in ratio; of one if it is the same.
 
-def nearest(studies: Studies) -> list[tuple[int, int, Study]]:
-    """For each of the paper's sizes, the nearest at hand, in ratio, and the study that has it.
-
-    Of several studies it is the one with the most networks of it, as in the verdicts.
+    The paper's own sizes are those that the verdicts are about.
     """
-    found = [studies[name] for name in SOURCES if name in studies]
-    if not found:
-        return []
-    scale = max(found, key=lambda s: (not s.variant, SCALES.index(s.scale))).scale
-    known = [
-        (n, study)
-        for study in found
-        if study.scale == scale
-        for n in sorted({r["config"]["n"] for r in study.records})
-    ]
-    chosen = []
-    for wanted in SIZES:
-        n, study = min(
-            known,
-            key=lambda item: (abs(np.log(item[0] / wanted)), -_pairs(item[1], item[0])),
-        )
-        chosen.append((wanted, n, study))
-    return chosen if chosen[0][1] != chosen[1][1] else chosen[:1]
-
-
-def _pairs(study: Study, n: int) -> int:
-    """How many seeds both methods have."""
-    seeds = [{r["seed"] for r in _networks(study, n, method)} for method in METHODS]
-    return len(set.intersection(*seeds))
-
-
-def _networks(study: Study, n: int, method: str) -> list[Record]:
-    batch = min(r["config"]["batch"] for r in study.records)
-    return [
-        r
-        for r in study.records
-        if (r["config"]["n"], r["config"]["batch"], r["method"]) == (n, batch, method)
-        and not r["metrics"]["diverged"]
-    ]
+    known = records.settings(EXPERIMENTS, METHODS, batch=BATCH)
+    chosen = {n: min(known, key=lambda s: abs(np.log(s.n / n))) for n in SIZES if known}
+    found = {setting.n: (wanted, setting) for wanted, setting in reversed(chosen.items())}
+    return list(reversed(found.values()))
 
 
 def _row(records: list[Record], wanted: int, n: int, method: str) -> list[Cell]:
@@ -99,14 +64,14 @@ HEAD = ["n", "method", "mean |r|", "1 with 7", "1 with 8"]
 HEAD += ["accuracy, %", "paper's accuracy, %", "seeds"]
 
 
-def draw(studies: Studies) -> Drawing | None:
+def draw(records: Records) -> Drawing | None:
     """Mean correlation matrices at both sizes, with and without AdaReg, on one scale."""
-    sizes = nearest(studies)
+    sizes = nearest(records)
     found = {
-        (wanted, n, method): records
-        for wanted, n, study in sizes
-        for method in METHODS
-        if (records := _networks(study, n, method))
+        (wanted, setting.n, method): networks
+        for wanted, setting in sizes
+        for method in reversed(METHODS)
+        if (networks := setting.records(method))
     }
     if not found:
         return None
@@ -121,8 +86,8 @@ def draw(studies: Studies) -> Drawing | None:
         for (_, n, method), matrix in mean.items()
     ]
     data = [matrices.long(m, names, n=n, method=method) for (_, n, method), m in mean.items()]
-    used = list({study.experiment.name: study for _, _, study in sizes}.values())
-    sources = ", ".join(f"n = {n:,} from {study.experiment.name}" for _, n, study in sizes)
+    used = records.behind(setting for _, setting in sizes)
+    sources = ", ".join(f"n = {s.n:,} from {s.experiment}" for _, s in sizes)
     return Drawing(
         panels=panels,
         caption="Correlation between the rows of the softmax layer's weight, one for each digit: "
@@ -142,8 +107,8 @@ _CAPTION = (
 )
 
 
-def _sizes_note(sizes: list[tuple[int, int, Study]]) -> list[str]:
-    other = [f"{n:,} in place of {wanted:,}" for wanted, n, _ in sizes if n != wanted]
+def _sizes_note(sizes: list[tuple[int, Setting]]) -> list[str]:
+    other = [f"{s.n:,} in place of {wanted:,}" for wanted, s in sizes if s.n != wanted]
     if not other:
         return []
     return [

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
+from adareg.lab.judge.selection import Records
 from adareg.lab.report import style
 from adareg.lab.report.figures import matrices
 from adareg.lab.report.figures.base import (
@@ -14,7 +15,6 @@ from adareg.lab.report.figures.base import (
     Drawing,
     Figure,
     Panel,
-    Studies,
     Table,
     notes,
     number,
@@ -31,7 +31,8 @@ def _networks(records: tuple[Record, ...]) -> dict[int, Record]:
     """The first seed of AdaReg at each training size: columns are in no order to average."""
     found: dict[int, Record] = {}
     for record in sorted(records, key=lambda r: r["seed"]):
-        if record["method"] == "adareg" and "row_covariance" in record["arrays"]:
+        whole = "row_covariance" in record["arrays"] and not record["metrics"]["diverged"]
+        if record["method"] == "adareg" and whole:
             found.setdefault(record["config"]["n"], record)
     return dict(sorted(found.items()))
 
@@ -73,9 +74,9 @@ def _table(records: tuple[Record, ...]) -> Table:
     return Table(head, rows, "What the learned covariances are like, network by network")
 
 
-def draw(studies: Studies) -> Drawing | None:
+def draw(records: Records) -> Drawing | None:
     """Rows and columns of one network at each training size."""
-    study = studies.get(NAME)
+    study = records.studies.get(NAME)
     networks = {} if study is None else _networks(study.records)
     if study is None or not networks:
         return None

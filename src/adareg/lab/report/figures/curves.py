@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-from scipy.stats import t  # type: ignore[import-untyped]
 
+from adareg.lab.judge.statistics import interval, standard_error
 from adareg.lab.report import style
 from adareg.lab.report.figures.base import Cell, Panel, Table, number, spread
 
@@ -36,7 +36,8 @@ UNITS = {"test_accuracy": 100.0}
 BAND = "Lines are means over seeds, bands one standard error to either side."
 INTERVAL = (
     "Points are means over seeds of the difference to the same network without a regularizer "
-    "(same initial weights, samples and batches); bars are 95 % intervals (Student's t)."
+    "(same initial weights, samples and batches); bars are 95 % intervals as in the verdicts: of a "
+    "bootstrap over seeds, with four seeds or fewer Student's."
 )
 
 
@@ -55,21 +56,25 @@ def means(frame: pd.DataFrame, measure: str, methods: Sequence[str]) -> pd.DataF
 
 
 def changes(frame: pd.DataFrame, measure: str, methods: Sequence[str]) -> pd.DataFrame:
-    """Paired change against "none": mean, standard error, 95 % interval, number of pairs."""
+    """Return the paired change against "none": mean, standard error, 95 % interval, pairs.
+
+    The interval is that of the verdicts.
+    """
     rows = frame.dropna(subset=[measure])
     values = rows.assign(value=rows[measure].astype(float) * UNITS.get(measure, 1.0))
     cells = [*KEYS[:3], "seed"]
     base = values[values["method"] == "none"][[*cells, "value"]]
     pairs = values[values["method"].isin(methods)].merge(base, on=cells, suffixes=("", "_none"))
     pairs = pairs[pairs["method"] != "none"]
-    pairs = pairs.assign(change=pairs["value"] - pairs["value_none"])
-    table = pairs.groupby(KEYS)["change"].agg(["mean", "sem", "count"]).reset_index()
-    table.columns = pd.Index([*KEYS, "change", "standard_error", "seeds"])
-    table = _in_order(table)
-    half = table["standard_error"] * t.ppf(0.975, np.maximum(table["seeds"] - 1, 1))
-    return table.assign(
-        low=table["change"] - half, high=table["change"] + half, measure=f"change in {measure}"
-    )
+    pairs = pairs.assign(change=pairs["value"] - pairs["value_none"]).sort_values("seed")
+    found = [_change(cell, own.to_list()) for cell, own in pairs.groupby(KEYS)["change"]]
+    columns = [*KEYS, "change", "standard_error", "seeds", "low", "high"]
+    return _in_order(pd.DataFrame(found, columns=columns)).assign(measure=f"change in {measure}")
+
+
+def _change(cell: Any, differences: list[float]) -> tuple[Any, ...]:
+    mean, low, high = interval(differences)
+    return (*cell, mean, standard_error(differences), len(differences), low, high)
 
 
 def _in_order(table: pd.DataFrame) -> pd.DataFrame:
@@ -105,10 +110,10 @@ def draw_changes(axes: Axes, table: pd.DataFrame, label: str) -> None:
         rows = table[table["method"] == method].sort_values("n")
         x = _apart(rows["n"], i - (len(methods) - 1) / 2, table["n"])
         mean = rows["change"].to_numpy()
-        half = (rows["high"] - rows["low"]).fillna(0).to_numpy() / 2
+        bars = np.nan_to_num([mean - rows["low"], rows["high"] - mean])
         colour = style.look(method).colour
         _line(axes, method, x, mean)
-        axes.errorbar(x, mean, half, fmt="none", ecolor=colour, elinewidth=1, alpha=0.7)
+        axes.errorbar(x, mean, bars, fmt="none", ecolor=colour, elinewidth=1, alpha=0.7)
     sizes(axes, table["n"])
     axes.set_ylabel(label)
 

@@ -7,19 +7,20 @@ from functools import partial
 import pandas as pd
 
 from adareg.lab.experiments import COMPARED
+from adareg.lab.judge.selection import Records
 from adareg.lab.report import style
 from adareg.lab.report.figures import curves
-from adareg.lab.report.figures.base import Drawing, Figure, Studies, notes, scales
+from adareg.lab.report.figures.base import Drawing, Figure, notes, scales
 
 _SPECTRA = ("stable_rank", "spectral_norm")
 _SHOWN = ("none", "weight-decay", "adareg", "adareg-joint", "adareg-official")
 
 
-def _draw(name: str, measure: str, what: str, studies: Studies) -> Drawing | None:
+def _draw(name: str, measure: str, what: str, records: Records) -> Drawing | None:
     """The measure itself, its changes by the paper's methods and by our others, the spectra."""
-    if name not in studies:
+    if name not in records.studies:
         return None
-    study = studies[name]
+    study = records.studies[name]
     frame = study.frame()
     methods = style.ordered(frame["method"])
     level = curves.means(frame, measure, methods)

@@ -8,20 +8,20 @@ from itertools import product
 import pandas as pd
 from matplotlib.axes import Axes
 
+from adareg.lab.judge.selection import Records
+from adareg.lab.judge.study import Study
 from adareg.lab.report import style
 from adareg.lab.report.figures.base import (
     Cell,
     Drawing,
     Figure,
     Panel,
-    Studies,
     Table,
     notes,
     number,
     scales,
     spread,
 )
-from adareg.lab.report.studies import Study
 
 NAME = "mnist-optimization"
 _LINES: dict[str, style.Dashes] = {"train_loss": "--", "test_loss": "-"}
@@ -30,7 +30,7 @@ _LINES: dict[str, style.Dashes] = {"train_loss": "--", "test_loss": "-"}
 def _trajectories(study: Study) -> pd.DataFrame:
     """Mean and standard error over seeds, for each cell, method, curve and epoch."""
     rows = []
-    for record in study.records:
+    for record in (r for r in study.records if not r["metrics"]["diverged"]):
         config, every = record["config"], record["config"]["evaluate_every"]
         for curve in _LINES:
             for i, value in enumerate(record["curves"].get(curve, []), 1):
@@ -76,9 +76,9 @@ def _ends(table: pd.DataFrame) -> Table:
     return Table(head, rows, "Cross-entropy after the last epoch: mean ± standard error")
 
 
-def draw(studies: Studies) -> Drawing | None:
+def draw(records: Records) -> Drawing | None:
     """A panel for each training size and batch size."""
-    study = studies.get(NAME)
+    study = records.studies.get(NAME)
     table = pd.DataFrame() if study is None else _trajectories(study)
     if study is None or table.empty:
         return None

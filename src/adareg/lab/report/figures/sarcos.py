@@ -10,20 +10,21 @@ from matplotlib.axes import Axes
 
 from adareg.lab.experiments import COMPARED
 from adareg.lab.judge import published
+from adareg.lab.judge.claims.sarcos import OTHERS, largest
+from adareg.lab.judge.selection import Records
+from adareg.lab.judge.study import Study
 from adareg.lab.report import style
 from adareg.lab.report.figures import curves
 from adareg.lab.report.figures.base import (
     Cell,
     Drawing,
     Figure,
-    Studies,
     Table,
     notes,
     number,
     scales,
     spread,
 )
-from adareg.lab.report.studies import Study
 
 NAME = "sarcos"
 
@@ -84,18 +85,19 @@ def _table(table: pd.DataFrame, n: int) -> Table:
     return Table(["method", "whose", *tasks], rows, caption)
 
 
-def draw_tasks(studies: Studies) -> Drawing | None:
+def draw_tasks(records: Records) -> Drawing | None:
     """Bars at the largest size, the paper's bars, and the mean over tasks at every size."""
-    study = studies.get(NAME)
+    study = records.studies.get(NAME)
     table = pd.DataFrame() if study is None else _tasks(study)
     if study is None or table.empty:
         return None
-    n = int(table["n"].max())
-    largest = table[table["n"] == n]
+    setting = largest(records, ("adareg", *OTHERS))
+    n = int(table["n"].max()) if setting is None else setting.n
+    tasks = table[table["n"] == n]
     sizes = curves.means(study.frame(), "test_explained_variance", COMPARED)
     panels = curves.panels(
-        (f"ours, n = {n:,}", partial(_bars, column="mean"), largest),
-        ("the paper's", partial(_bars, column="paper"), largest.dropna(subset="paper")),
+        (f"ours, n = {n:,}", partial(_bars, column="mean"), tasks),
+        ("the paper's", partial(_bars, column="paper"), tasks.dropna(subset="paper")),
         (
             "ours: all tasks together",
             partial(curves.draw_means, measure="test_explained_variance"),
@@ -110,16 +112,16 @@ def draw_tasks(studies: Studies) -> Drawing | None:
         "the paper's test rows are among its training rows. The paper does not say how "
         "inputs and outputs were scaled; ours are standardised, so that levels do not compare.",
         data=table,
-        tables=[_table(largest, n)],
+        tables=[_table(tasks, n)],
         legend=COMPARED,
         notes=notes(study),
         open=True,
     )
 
 
-def draw_spectra(studies: Studies) -> Drawing | None:
+def draw_spectra(records: Records) -> Drawing | None:
     """Stable rank and spectral norm at every size; the paper's numbers in the table."""
-    study = studies.get(NAME)
+    study = records.studies.get(NAME)
     if study is None:
         return None
     frame = study.frame()

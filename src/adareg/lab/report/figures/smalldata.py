@@ -9,8 +9,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from adareg.lab.experiments import GROUPS
-from adareg.lab.judge import rank_tests
+from adareg.lab.judge import rank_tests, study
+from adareg.lab.judge.claims.smalldata import EXPERIMENTS as NAMES
+from adareg.lab.judge.claims.smalldata import quality
+from adareg.lab.judge.selection import Records
+from adareg.lab.judge.study import Study
 from adareg.lab.report import style
 from adareg.lab.report.figures import curves
 from adareg.lab.report.figures.base import (
@@ -18,16 +21,12 @@ from adareg.lab.report.figures.base import (
     Drawing,
     Figure,
     Panel,
-    Studies,
     Table,
-    notes,
     number,
     scales,
 )
-from adareg.lab.report.studies import Study
 from adareg.lab.rounding import SAFE, short, significant, written
 
-NAMES = tuple(experiment.name for experiment in GROUPS["smalldata"])
 CELL = ["data", "n"]
 
 #: What is ranked: the column, its name, and whether more of it is better.
@@ -36,22 +35,29 @@ MEASURES = {
     "test_nll": ("negative log-likelihood", False),
     "test_calibration": ("calibration error", False),
 }
-_QUALITIES = ("test_accuracy", "test_explained_variance")
 
 
-def studied(studies: Studies) -> list[Study]:
-    """What of the benchmark there is."""
-    return [studies[name] for name in NAMES if name in studies]
+def studied(records: Records) -> list[Study]:
+    """Return what of the benchmark is judged."""
+    return records.together(*NAMES)
 
 
 def frame(found: Iterable[Study]) -> pd.DataFrame:
-    """One row for each network, with its quality in points and the cost of all its trainings."""
-    rows = pd.concat([study.frame() for study in found]).reset_index(drop=True)
-    parts = [rows[name] for name in _QUALITIES if name in rows]
-    quality = parts[0] if len(parts) == 1 else parts[0].fillna(parts[1])
+    """Return one row for each network, with its quality in points and what its trainings cost.
+
+    One that diverged has no points, as in the verdicts, and no other scores.
+    """
+    networks = [record for each in found for record in each.records]
+    rows = study.frame(networks)
+    scores = {name: rows[name].where(~rows["diverged"]) for name in list(MEASURES)[1:]}
     one = rows["alone_seconds"].astype(float) / rows["plain_seconds"].astype(float)
     cost = one * rows["trainings"].astype(float)
-    return rows.assign(quality=100 * quality.astype(float), one=one, cost=cost)
+    return rows.assign(quality=[quality(r) for r in networks], one=one, cost=cost, **scores)
+
+
+def _notes(found: Iterable[Study]) -> tuple[str, ...]:
+    texts = (note for each in found for note in each.notes("count as zero points"))
+    return tuple(dict.fromkeys(texts))
 
 
 def means(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
@@ -108,9 +114,9 @@ def _name(method: str) -> str:
     return style.label(method).split(" (")[0]
 
 
-def draw_diagrams(studies: Studies) -> Drawing | None:
+def draw_diagrams(records: Records) -> Drawing | None:
     """Average ranks by quality, likelihood and calibration."""
-    found = studied(studies)
+    found = studied(records)
     if not found:
         return None
     rows = frame(found)
@@ -135,7 +141,7 @@ def draw_diagrams(studies: Studies) -> Drawing | None:
         data=pd.concat(data),
         tables=tables,
         legend=style.ordered(rows["method"]),
-        notes=notes(*found),
+        notes=_notes(found),
         columns=1,
         size=(7.2, 3.4),
         open=True,
@@ -173,9 +179,9 @@ def _friedman(each: pd.DataFrame) -> str:
     return f" (all methods alike: p = {short(p, 2)}, Friedman's test over data sets)"
 
 
-def draw_gains(studies: Studies) -> Drawing | None:
+def draw_gains(records: Records) -> Drawing | None:
     """Quality against no regularizer, a panel for each data set; a table of each, too."""
-    found = studied(studies)
+    found = studied(records)
     if not found:
         return None
     rows = frame(found)
@@ -194,7 +200,7 @@ def draw_gains(studies: Studies) -> Drawing | None:
         data=pd.concat([*levels.values(), table.rename(columns={"change": "mean"})]),
         tables=_tables(levels),
         legend=[method for method in methods if method != "none"],
-        notes=notes(*found),
+        notes=_notes(found),
     )
 
 
@@ -211,9 +217,9 @@ def _tables(levels: Mapping[str, pd.DataFrame]) -> list[Table]:
     ]
 
 
-def draw_costs(studies: Studies) -> Drawing | None:
+def draw_costs(records: Records) -> Drawing | None:
     """Average rank against the cost of all trainings, relative to one plain training."""
-    found = studied(studies)
+    found = studied(records)
     if not found:
         return None
     rows = frame(found)
@@ -228,7 +234,7 @@ def draw_costs(studies: Studies) -> Drawing | None:
         f"trainings see, relative to those of one plain training. {scales(*found)}.",
         data=table,
         tables=[_cost_table(table)],
-        notes=notes(*found),
+        notes=_notes(found),
         size=(5.2, 3.4),
         open=True,
     )
