@@ -118,7 +118,7 @@ def test_trials_and_the_network_after_them_are_networks_trained_alone():
     x, y = source.x_train.double(), source.y_train
     for outcome in run(source, ("weight-decay", "dropout", "evidence+dropout")):
         replica = outcome.replica
-        name, own = tuning.judge(replica.method), draws.subset(len(x), 20, replica.seed)
+        name, own = tuning.tried_method(replica.method), draws.subset(len(x), 20, replica.seed)
         for value, loss in outcome.arrays["trials"]:
             trial = Replica(name, replica.seed, value)
             network, _ = plain_loop.train(trial, CONFIG.without_held_out(), x, y)

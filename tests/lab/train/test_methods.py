@@ -30,7 +30,7 @@ def test_decov_is_the_off_diagonal_part_of_numpys_covariance():
 
 
 def test_strengths_are_the_cells_or_the_methods_own():
-    assert METHODS["none"].used(CONFIG) == []
+    assert METHODS["none"].ingredients_in(CONFIG) == []
     assert WeightDecay().strength_in(CONFIG) == 0.3
     assert WeightDecay(0.1).strength_in(CONFIG) == 0.1
     assert METHODS["weight-decay"].optimizer(CONFIG) == {"weight_decay": 0.3}
@@ -41,10 +41,10 @@ def test_strengths_are_the_cells_or_the_methods_own():
 
 def test_what_has_no_strength_in_a_cell_is_not_used():
     without = replace(CONFIG, weight_decay=0.0)
-    assert METHODS["weight-decay"].used(without) == []
-    assert METHODS["adareg+weight-decay"].used(without) == [PaperPrior(rule="official")]
-    assert METHODS["weight-decay"].tuned(0.5).used(without) == [WeightDecay(0.5)]
-    assert METHODS["none"].used(replace(CONFIG, augment=True)) == [Augmentation()]
+    assert METHODS["weight-decay"].ingredients_in(without) == []
+    assert METHODS["adareg+weight-decay"].ingredients_in(without) == [PaperPrior(rule="official")]
+    assert METHODS["weight-decay"].tuned(0.5).ingredients_in(without) == [WeightDecay(0.5)]
+    assert METHODS["none"].ingredients_in(replace(CONFIG, augment=True)) == [Augmentation()]
 
 
 def test_an_unknown_method_lists_the_known():

@@ -135,11 +135,11 @@ class Sparsity(Scaled):
 
     strength: float = 1e-3
 
-    def alone(self, training):
+    def make_part(self, training):
         return SparsityAlone(self.strength, training.network.fc[-1].weight)
 
     @classmethod
-    def stacked(cls, own, trainer):
+    def make_stacked_part(cls, own, trainer):
         return SparsityStacked(own, trainer)
 
 

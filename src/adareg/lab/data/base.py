@@ -1,4 +1,4 @@
-"""What a data set is, where its files come from, and what can be wrong with them."""
+"""The form of a data set and of its source, and the errors of its files."""
 
 from __future__ import annotations
 

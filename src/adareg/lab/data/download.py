@@ -16,7 +16,7 @@ from adareg.lab.data.base import DownloadError, File, Source, require
 
 
 class ProgressBar(Protocol):
-    """What pooch asks of a progress bar."""
+    """A progress bar as pooch wants it."""
 
     total: int
 

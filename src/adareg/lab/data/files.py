@@ -48,7 +48,7 @@ def checksum(path: Path, kind: str) -> str:
 
 
 def problem(path: Path, file: File, others: Iterable[File] = ()) -> str | None:
-    """How a file's content differs from the expected one, or None.
+    """Say how a file's content differs from the expected one; None if it does not.
 
     Args:
         path: where the file is.
@@ -93,7 +93,7 @@ def locate(name: str, source: Source, directory: str | Path | None) -> dict[str,
 
 
 def fetch_command(name: str, directory: Path) -> str:
-    """What to type to download a data set."""
+    """Return the command that downloads a data set."""
     return f"adareg data fetch {name} --data {shlex.quote(str(directory))}"
 
 
@@ -107,7 +107,7 @@ def _not_found(name: str, source: Source, directory: Path, missing: list[str]) -
 
 @dataclass(frozen=True)
 class FileState:
-    """What a check found out about a file; ``detail`` is its place, or what is wrong."""
+    """The state of a file; ``detail`` is its place, or what is wrong."""
 
     name: str
     state: Literal["ok", "missing", "bad"]
@@ -116,14 +116,14 @@ class FileState:
 
 @dataclass(frozen=True)
 class State:
-    """What a check found out about a data set."""
+    """The state of a data set."""
 
     summary: str  # embedded, here, missing, incomplete or damaged
     files: tuple[FileState, ...]
 
     @property
     def loadable(self) -> bool:
-        """Whether ``load`` would find all it needs."""
+        """``load`` would find all it needs."""
         return self.summary in ("embedded", "here")
 
 

@@ -94,7 +94,7 @@ def block_split(n: int) -> tuple[Tensor, Tensor]:
 
 
 def shared_rows(train: Tensor, test: Tensor) -> int:
-    """How many rows of ``test`` occur in ``train``, to the last bit."""
+    """Count the rows of ``test`` that occur in ``train``, to the last bit."""
     known = {row.tobytes() for row in train.numpy()}
     return sum(row.tobytes() in known for row in test.numpy())
 

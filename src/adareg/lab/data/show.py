@@ -1,4 +1,4 @@
-"""What ``adareg data`` prints."""
+"""The output of ``adareg data``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an experiment is: cells, methods and seeds at three scales."""
+"""The form of an experiment: cells, methods and seeds at three scales."""
 
 from __future__ import annotations
 

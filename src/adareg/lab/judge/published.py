@@ -1,4 +1,4 @@
-"""What the paper reports in numbers: its Tables 1 and 2, and the accuracies of its Fig. 5."""
+"""The paper's own numbers: its Tables 1 and 2, and the accuracies of its Fig. 5."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def _safe(values: npt.ArrayLike) -> Numbers:
 
 
 def friedman(scores: npt.ArrayLike) -> float:
-    """How likely ranks as different as these are if all methods are alike (χ², ties corrected)."""
+    """Return the probability of such different ranks if all methods are alike (χ², with ties)."""
     return float(stats.friedmanchisquare(*ranks(scores).T).pvalue)
 
 

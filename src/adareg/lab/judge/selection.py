@@ -1,4 +1,4 @@
-"""Which networks are judged: figures draw the same."""
+"""The networks that are judged; figures draw the same."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def _resampled(data: list[float]) -> tuple[float, float]:
 
 
 def tail_probability(count: int) -> float:
-    """How much is cut off at each end of the distribution of resampled means."""
+    """Return the share that is cut off at each end of the distribution of resampled means."""
     return float(special.ndtr(-math.sqrt(count / (count - 1)) * _quantile(count)))
 
 

@@ -1,4 +1,4 @@
-"""What of an experiment is judged and drawn: one scale and one variant of it, never a mixture."""
+"""The part of an experiment that is judged and drawn: one scale and variant, never a mixture."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _measured(measure: Measure, record: Record) -> float:
 
 @dataclass(frozen=True)
 class Study:
-    """What one experiment has recorded, at one scale and in one variant.
+    """The records of one experiment at one scale and in one variant.
 
     Args:
         experiment: which.

@@ -1,4 +1,4 @@
-"""What training cost, from the records, and what an update costs, from ``adareg bench``."""
+"""Tables of cost: training, from the records, and updates, from ``adareg bench``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pandas as pd
 
-from adareg.lab.report.figures.base import Cell, Table, number
+from adareg.lab.report.figures.base import Entry, Table, number
 from adareg.lab.run.records import Record
 
 _RULES = ("alternating", "joint", "dense")
@@ -21,7 +21,7 @@ def training(records: Iterable[Record], by_cell: bool = False) -> Table:
     keys = ["experiment", "scale", "device", *(["batch", "n"] if by_cell else [])]
     rows = []
     for key, cell in frame.groupby(keys):
-        names = [Cell(str(name), name) for name in cast("tuple[str | int, ...]", key)]
+        names = [Entry(str(name), name) for name in cast("tuple[str | int, ...]", key)]
         times = [number(cell["seconds"].mean(), 3), number(cell["seconds"].sum() / 60, 2)]
         stack = number(float(cell["stacked"].max()), 0)
         memory = number(cell["peak"].max() / 2**30, 2)
@@ -68,7 +68,7 @@ def _steps(found: list[dict[str, Any]]) -> Table:
             ms = [1000 * step["seconds"][how]["median"] for how in ("without", "coupled")]
             more = 100 * (ms[1] / ms[0] - 1)
             numbers = [number(ms[0], 2), number(ms[1], 2), number(more, 1, sign=True)]
-            rows.append([*(Cell(str(name), str(name)) for name in names), *numbers])
+            rows.append([*(Entry(str(name), str(name)) for name in names), *numbers])
     head = ["device", "what", "variant", "without, ms", "with AdaReg, ms", "more, %"]
     return Table(head, rows, "One step of training, without and with AdaReg: medians")
 
@@ -86,7 +86,7 @@ def _updates(data: dict[str, Any]) -> Table:
     for update in data["updates"]:
         times = [update["seconds"].get(rule, {}).get("median") for rule in _RULES]
         cells = [number(float("nan") if t is None else 1000 * t, 3) for t in times]
-        size = Cell(f"{update['p']:,} x {update['d']:,}", float(update["p"] * update["d"]))
+        size = Entry(f"{update['p']:,} x {update['d']:,}", float(update["p"] * update["d"]))
         rows.append([size, *cells])
     head = ["weight", "AdaReg, ms", "joint rule, ms", "as the paper writes it, ms"]
     machine = data["machine"]
@@ -99,7 +99,7 @@ def _stacking(found: list[dict[str, Any]]) -> Table:
     for data in found:
         times = [sorted(data[f"{how}_seconds_per_epoch"]) for how in ("stacked", "alone")]
         medians = [number(1000 * t[len(t) // 2], 1) for t in times]
-        device = Cell(str(data["machine"]["device"]), str(data["machine"]["device"]))
+        device = Entry(str(data["machine"]["device"]), str(data["machine"]["device"]))
         counts = [number(float(data[name]), 0) for name in ("networks", "n", "batch")]
         rows.append([device, *counts, *medians, number(float(data["ratio"]), 1)])
     head = ["device", "networks", "n", "batch", "in a stack, ms", "one by one, ms", "ratio"]

@@ -1,4 +1,4 @@
-"""Where the records come from: versions, commits, machines and dates."""
+"""The origin of the records: versions, commits, machines and dates."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from adareg.lab.report.figures.base import Cell, Table, number
+from adareg.lab.report.figures.base import Entry, Table, number
 from adareg.lab.run.records import Record
 
 _PARTS = ("device", "torch", "python", "adareg", "commit")
@@ -26,14 +26,14 @@ def environments(records: Iterable[Record]) -> Table:
         *names, commit = key
         commit = commit[:10] + "+" * commit.endswith("+")
         period = " to ".join(sorted({min(days[key]), max(days[key])}))
-        cells = [Cell(name, name) for name in (*names, commit, period)]
+        cells = [Entry(name, name) for name in (*names, commit, period)]
         rows.append([*cells, number(float(count), 0)])
     head = ["experiment", "device", "torch", "Python", "adareg", "commit", "days", "networks"]
     return Table(head, rows, "Made by; a + after a commit means that the source was changed")
 
 
 def sources(records: Iterable[Record]) -> list[str]:
-    """Where each data set is from, and how it was split."""
+    """Return the source and the split of each data set."""
     found: dict[str, None] = {}
     for record in records:
         data = record["data"]
@@ -45,7 +45,7 @@ def sources(records: Iterable[Record]) -> list[str]:
 
 
 def summary(records: list[Record]) -> dict[str, Any]:
-    """What was run, in a few numbers."""
+    """Sum up what was run in a few numbers."""
     times = sorted(str(r["environment"].get("time", ""))[:10] for r in records)
     return {
         "networks": len({(str(r["config"]), r["method"], r["seed"]) for r in records}),

@@ -14,9 +14,9 @@ from adareg.lab.atomic import write_atomically
 from adareg.lab.experiments import EXPERIMENTS, SCALES
 from adareg.lab.judge.claims import CLAIMS, Claim, Effect, Judgement, Records, judge, smalldata
 from adareg.lab.judge.claims.base import NOT_ENOUGH, NOT_REPRODUCED, PARTLY, REPRODUCED
+from adareg.lab.judge.claims.phrases import change
 from adareg.lab.judge.claims.show import SYMBOLS
 from adareg.lab.judge.claims.smalldata import MET, NOT_MET
-from adareg.lab.judge.claims.words import change
 from adareg.lab.judge.study import Study, command
 from adareg.lab.report import cost, origin, render
 from adareg.lab.report.figures import FIGURES, SMALL_DATA
@@ -75,7 +75,7 @@ def write(runs: Path, out: Path, unreadable: list[str] | None = None) -> Path:
 def figure(runs: Path, key: str) -> str:
     """One figure of the page as an SVG file; ``ValueError`` if there are no records for it."""
     (wanted,) = (figure for figure in FIGURES if figure.key == key)
-    svg = render.alone(wanted, Records.of(Store(runs)))
+    svg = render.as_file(wanted, Records.of(Store(runs)))
     if svg is None:
         raise ValueError(f"no records below {runs} for the figure {key!r}")
     return svg
@@ -128,7 +128,7 @@ def _verdicts(judged: Mapping[str, Judgement]) -> dict[str, Any]:
 
 
 def _answers(judged: Mapping[str, Judgement]) -> dict[str, tuple[str, str]]:
-    """What AdaReg changes against no regularizer, on average over settings: size and interval."""
+    """Return AdaReg's mean change against no regularizer, over settings: size and interval."""
     first = {key: judged[key].effects[0] for key in ANSWERS if judged[key].effects}
     return {
         what: _size(first[key], digits)

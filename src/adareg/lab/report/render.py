@@ -31,17 +31,17 @@ def show(figure: Figure, records: Records) -> dict[str, Any]:
         "tables": drawing.tables,
         "open": drawing.open,
         "legend": _legend(figure.key, drawing),
-        "svg": file("image/svg+xml", style.alone(_whole(figure, drawing))),
+        "svg": file("image/svg+xml", style.as_file(_whole(figure, drawing))),
         "csv": file("text/csv", rounding.frame(drawing.data).to_csv(index=False)),
     }
 
 
-def alone(figure: Figure, records: Records) -> str | None:
+def as_file(figure: Figure, records: Records) -> str | None:
     """A figure with all of its panels as an SVG file; None where there is nothing to draw."""
     drawing = figure.draw(records)
     if drawing is None or not any(panel.draw for panel in drawing.panels):
         return None
-    return style.alone(_whole(figure, drawing))
+    return style.as_file(_whole(figure, drawing))
 
 
 def file(kind: str, text: str) -> str:

@@ -1,4 +1,4 @@
-"""How methods look: one table, the same everywhere, told apart by marker and dashes too."""
+"""The look of methods: one table, the same everywhere, told apart by marker and dashes too."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def look(method: str) -> Look:
 
 
 def label(method: str) -> str:
-    """What readers see; the name itself where there is no label."""
+    """Return a method's label for readers; its name where it has none."""
     return METHODS[method].label if method in METHODS else method
 
 
@@ -132,7 +132,7 @@ def _own_ids(text: str, key: str) -> str:
     return re.sub(r"(url\(|href=\")#", rf"\1#{key}-", text)
 
 
-def alone(text: str) -> str:
+def as_file(text: str) -> str:
     """An SVG of a page as a file of its own: black on white."""
     head, rest = text.split(">", 1)
     ground = '<rect width="100%" height="100%" fill="white"/>'

@@ -1,4 +1,4 @@
-"""How far predicted probabilities are from what happens, in classification and in regression."""
+"""Calibration: the distance of predicted probabilities from what happens."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _OUT_OF_MEMORY = ("DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED")
 
 @dataclass
 class Outcome:
-    """What is known of one trained network: plain numbers and lists."""
+    """One trained network in plain numbers and lists."""
 
     replica: Replica
     metrics: dict[str, Any]

@@ -1,6 +1,6 @@
-"""What a method costs: one network trained alone, by an ordinary loop, beside a plain one.
+"""The cost of a method: one network trained alone, by an ordinary loop, beside a plain one.
 
-The engine trains stacks, which nobody else has to do, so its own times say nothing.
+The time of a stack says nothing about it, as a stack shares its steps among all methods.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from adareg.lab.train.networks import ARCHITECTURES
 from adareg.lab.train.plain_loop import Training
 from adareg.lab.train.stacked import Replica, products
 
-#: Turns that are timed, at most, after the first ones; what is rare has one in every so many.
+#: Turns that are timed, at most, after those to warm up; a rare part is timed once every seven.
 _TURNS, _WARM_UP, _RARE = 25, 4, 7
 
 #: Steps in a turn, at most: one alone would find its data and code pushed out of the caches.
@@ -65,7 +65,7 @@ def measure(
 
 
 def name_of(device: torch.device) -> str:
-    """What the machine calls it."""
+    """Return the machine's name of a device."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
 
 
@@ -111,7 +111,7 @@ def _with_cost(
 
 
 def seconds(replicas: Sequence[Replica], config: Config, x: Tensor, y: Tensor) -> list[float]:
-    """How long training each replica alone would take, from its parts, side by side.
+    """Return the seconds of training each replica alone, from its parts, side by side.
 
     A part is a step, an update, a look at held-out samples. Its time is the median of many
     turns, between which the other replicas have theirs; then it counts as often as it occurs in
@@ -131,7 +131,7 @@ def seconds(replicas: Sequence[Replica], config: Config, x: Tensor, y: Tensor) -
 
 @dataclass
 class _Part:
-    """What occurs ``count`` times in a training, and is timed in every so many turns."""
+    """A part that occurs ``count`` times in a training, and is timed once every ``every`` turns."""
 
     run: Callable[[], None]
     count: int

@@ -1,4 +1,4 @@
-"""Running experiments: what is missing is planned, trained, recorded; what is there stays."""
+"""Running experiments: missing networks are planned, trained and recorded; others stay."""
 
 from __future__ import annotations
 
@@ -52,22 +52,22 @@ class Job:
 
 
 class Reporter(Protocol):
-    """Who is told what happens."""
+    """Told of everything that happens in a run."""
 
     def plan(self, jobs: Sequence[Job], finished: int) -> None:
-        """These are to do; so many networks were there before."""
+        """Take note of the jobs, and of how many networks were recorded before."""
 
     def start(self, job: Job) -> None:
-        """A job begins."""
+        """Take note that a job begins."""
 
     def advance(self, job: Job, samples: int) -> None:
-        """Its networks have seen so many more samples, in all."""
+        """Take note that a job's networks have seen more samples, ``samples`` in all."""
 
     def lose(self, job: Job, why: str) -> None:
-        """What trained it, or was about to, is gone; it begins anew."""
+        """Take note that a job's worker is lost, and that the job begins anew."""
 
     def finish(self, job: Job, path: Path) -> None:
-        """It is recorded."""
+        """Take note that a job is recorded."""
 
 
 class Sources:
@@ -92,7 +92,7 @@ def plan(
     methods: Sequence[str] | None = None,
     overrides: Mapping[str, str] | None = None,
 ) -> tuple[list[Job], int]:
-    """What is missing, and how many networks are there."""
+    """Return the jobs that are left, and how many networks are recorded already."""
     jobs: list[Job] = []
     finished = 0
     for experiment in experiments:
@@ -134,7 +134,7 @@ def _same_data(record: Record, source: Dataset) -> bool:
 
 
 class Engine(Protocol):
-    """Who trains: turns jobs into their records, in any order."""
+    """Turns jobs into their records, in any order: here, or on a cluster."""
 
     def __call__(
         self, jobs: Sequence[Job], sources: Sources, reporter: Reporter

@@ -37,7 +37,7 @@ _PATIENCE = 10
 
 @dataclass(frozen=True)
 class Cluster:
-    """An engine (``reproduce.Engine``) whose jobs run at once, on all nodes of a Ray cluster.
+    """An engine (``plan.Engine``) whose jobs run at once, on all nodes of a Ray cluster.
 
     Args:
         address: ``host:port`` of the head, ``"auto"`` for a cluster that has a node here, or
@@ -78,7 +78,7 @@ class Cluster:
             yield from _Tasks(ray, submit, reporter).run(first)
 
     def _place(self, gpus: float) -> tuple[str, float]:
-        """Where jobs run, in a cluster of so many GPUs, and how much of one each reserves."""
+        """Return the device of jobs in a cluster of ``gpus``, and the share that each reserves."""
         wanted = self.device == "cuda" or self.gpus_per_cell is not None
         if wanted and not gpus:
             raise ValueError(
@@ -177,7 +177,7 @@ class _Tasks:
         self._streams[self._submit(job)] = job
 
     def _hear(self, stream: Any) -> list[Record] | None:
-        """What a worker says next: the records if it is them, else the reporter is told."""
+        """Take the next message of a worker: return records, pass on anything else."""
         job = self._streams.pop(stream)
         try:
             news = self._ray.get(next(stream))

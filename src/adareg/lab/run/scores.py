@@ -1,4 +1,4 @@
-"""What a contest is decided by, beside accuracy: likelihood and calibration on the test samples."""
+"""Scores beside accuracy: likelihood and calibration on the test samples."""
 
 from __future__ import annotations
 

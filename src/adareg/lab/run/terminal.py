@@ -1,4 +1,4 @@
-"""What a user sees of a run: live progress, and the list of what is there."""
+"""A run in the terminal: live progress, and the list of what is recorded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from adareg.lab.train.networks import ARCHITECTURES
 
 
 class Terminal:
-    """Tells a terminal (or a log file) how a run goes; a ``reproduce.Reporter``."""
+    """Tells a terminal (or a log file) how a run goes; a ``plan.Reporter``."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -50,33 +50,33 @@ class Terminal:
         self._bar.stop()
 
     def plan(self, jobs: Sequence[Job], finished: int) -> None:
-        """These are to do; so many networks were there before."""
+        """Say how many networks there are to train, and how many were recorded before."""
         networks = sum(len(job.replicas) for job in jobs)
         self.total = len(jobs)
         self.console.print(f"{networks} networks to train, {finished} recorded already")
         self._bar.update(self._task, total=max(1, sum(job.work for job in jobs)))
 
     def start(self, job: Job) -> None:
-        """A job begins."""
+        """Show that a job begins."""
         self._running[job] = _Clock()
         self._describe(job)
 
     def advance(self, job: Job, samples: int) -> None:
-        """Its networks have seen so many more samples, in all."""
+        """Show that the networks of a job have seen more samples, ``samples`` in all."""
         self._running[job].samples += samples
         rate = _count(sum(clock.rate for clock in self._running.values()))
         work = samples * ARCHITECTURES[job.config.data].multiply_adds
         self._bar.update(self._task, advance=work, rate=f"{rate} samples/s")
 
     def lose(self, job: Job, why: str) -> None:
-        """What trained it, or was about to, is gone; it begins anew."""
+        """Say that a job's worker is lost, and that the job begins anew."""
         if job in self._running:
             self.advance(job, -self._running[job].samples)
             del self._running[job]
         self.console.print(f"{job.title}: {why}; once more", highlight=False)
 
     def finish(self, job: Job, path: Path) -> None:
-        """It is recorded."""
+        """Say that a job is recorded."""
         self.done += 1
         clock = self._running.pop(job)
         self.console.print(
@@ -95,7 +95,7 @@ class Terminal:
 
 
 class _Clock:
-    """How fast a job goes."""
+    """The speed of a job."""
 
     def __init__(self) -> None:
         self._start, self.samples = time.perf_counter(), 0
@@ -122,7 +122,7 @@ def _count(number: float) -> str:
 
 
 def experiments(console: Console) -> None:
-    """What there is to reproduce."""
+    """List the experiments."""
     table = Table("experiment", "paper", "what", box=None, pad_edge=False)
     for name, experiment in EXPERIMENTS.items():
         table.add_row(name, experiment.figure, experiment.what)
@@ -132,7 +132,7 @@ def experiments(console: Console) -> None:
 
 
 def runs(store: Store, console: Console, unreadable: list[str]) -> None:
-    """What has been recorded.
+    """List what has been recorded.
 
     Args:
         store: the records.

@@ -18,7 +18,7 @@ from adareg.lab.train.stacked import Replica
 
 
 class Choice(NamedTuple):
-    """What tuning found for a method and a seed."""
+    """The value that tuning has chosen for a method and a seed."""
 
     value: float
     loss: float  # of the validation samples, at that value
@@ -44,12 +44,12 @@ def trials(config: Config, replicas: Iterable[Replica]) -> list[Replica]:
             )
             for i, draw in enumerate(numbers[0].tolist()):
                 value = space.at((i + draw) / config.trials)
-                made[Replica(judge(replica.method), replica.seed, value)] = None
+                made[Replica(tried_method(replica.method), replica.seed, value)] = None
     return list(made)
 
 
-def judge(method: str) -> str:
-    """The method whose trials decide for a method."""
+def tried_method(method: str) -> str:
+    """Return the method that is tried to choose a method's value."""
     return METHODS[method].tuned_as or method
 
 
@@ -76,8 +76,8 @@ def _by_validation(trial: tuple[float, float, float]) -> tuple[float, float]:
 
 
 def find(replica: Replica, choices: Choices) -> Choice | None:
-    """What was chosen for a network; None if it has nothing to tune."""
-    return choices.get((judge(replica.method), replica.seed))
+    """Return the choice for a network; None if it has nothing to tune."""
+    return choices.get((tried_method(replica.method), replica.seed))
 
 
 def chosen(replica: Replica, choices: Choices) -> Replica:
@@ -93,24 +93,24 @@ def tried(replica: Replica, choices: Choices) -> list[list[float]]:
 
 
 def trainings(config: Config, method: str) -> int:
-    """How many networks are trained to get one of a method."""
+    """Count the networks that are trained to get one of a method."""
     return 1 + (config.trials if METHODS[method].tunes is not None else 0)
 
 
 def samples(config: Config, method: str) -> int:
-    """How many samples are seen, with repetition, to get one network of a method."""
+    """Count the samples that are seen, with repetition, to get one network of a method."""
     tried = (trainings(config, method) - 1) * _seen(config.without_held_out())
     return tried + _last(config, method)
 
 
 def samples_of_all(config: Config, replicas: Sequence[Replica]) -> int:
-    """How many are seen to get several networks, of which some may share their trials."""
+    """Count the samples that are seen to get several networks, which may share trials."""
     tried = len(trials(config, replicas)) * _seen(config.without_held_out())
     return tried + sum(_last(config, replica.method) for replica in replicas)
 
 
 def _last(config: Config, method: str) -> int:
-    """What the network itself sees, after tuning."""
+    """Count the samples that the network itself sees, after tuning."""
     return _seen(config.without_held_out() if METHODS[method].holds_out else config)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-class Best:
+class BestWeights:
     """Remembers what replicas had when their score was lowest.
 
     Args:

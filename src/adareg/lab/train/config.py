@@ -1,4 +1,4 @@
-"""What one cell of an experiment is: every number that shapes its training."""
+"""The config of one cell of an experiment: every number that shapes its training."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Config:
 
     @property
     def held_out(self) -> int:
-        """How many of the n samples validate: a fifth."""
+        """The number of samples that are held out: a fifth of n."""
         return self.n // 5
 
     def without_held_out(self) -> Config:

@@ -20,7 +20,7 @@ Bits = TypeVar("Bits", int, Tensor)
 
 
 class Purpose(IntEnum):
-    """What a number is for; each has a sequence of its own."""
+    """The purposes of random numbers; each has a sequence of its own."""
 
     WEIGHTS = 1
     SUBSET = 2

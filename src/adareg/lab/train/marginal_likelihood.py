@@ -1,4 +1,4 @@
-"""The peer: a prior learned by gradient on a KFAC-Laplace marginal likelihood.
+"""A prior learned by gradient on a KFAC-Laplace marginal likelihood.
 
 Immer, Bauer, Fortuin, Rätsch, Khan, "Scalable Marginal Likelihood Estimation for Model Selection
 in Deep Learning", ICML 2021, written anew from the article with the settings of its published
@@ -52,7 +52,7 @@ class MarginalLikelihood:
 
     @property
     def decay(self) -> Tensor:
-        """What each parameter tensor is multiplied by in the gradient of the mean loss.
+        """The factor of each parameter tensor in the gradient of the mean loss.
 
         The penalty ``δ·‖θ‖²/2`` belongs to the sum of n log-likelihoods; a mean squared error
         over K tasks is ``2σ²/K`` of one.

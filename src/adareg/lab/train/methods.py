@@ -72,21 +72,25 @@ class Method:
         """A fifth of the samples is held out of training."""
         return any(each.holds_out for each in self.ingredients)
 
-    def used(self, config: Config) -> list[Ingredient]:
+    def ingredients_in(self, config: Config) -> list[Ingredient]:
         """Return the ingredients that do something in a cell, its augmentation among them."""
         return [each for each in (*self.ingredients, Augmentation()) if each.is_used(config)]
 
     def network(self, config: Config) -> dict[str, Any]:
         """Return arguments of ``Network``."""
-        return {k: v for each in self.used(config) for k, v in each.network(config).items()}
+        return {
+            k: v for each in self.ingredients_in(config) for k, v in each.network(config).items()
+        }
 
     def optimizer(self, config: Config) -> dict[str, Any]:
         """Return arguments of ``torch.optim.Adam``, for a network alone."""
-        return {k: v for each in self.used(config) for k, v in each.optimizer(config).items()}
+        return {
+            k: v for each in self.ingredients_in(config) for k, v in each.optimizer(config).items()
+        }
 
     def check(self, config: Config, architecture: Architecture) -> None:
         """Raise ``ValueError`` if an ingredient has no place in a cell."""
-        for each in self.used(config):
+        for each in self.ingredients_in(config):
             try:
                 each.check(config, architecture)
             except ValueError as error:

@@ -50,7 +50,7 @@ class Architecture:
 
     @property
     def features(self) -> int:
-        """How many numbers the first fully connected layer reads."""
+        """The number of inputs of the first fully connected layer."""
         if not self.channels:
             return int(torch.Size(self.inputs).numel())
         height, width = self.inputs[1:]

@@ -111,7 +111,7 @@ def features(x: Tensor, blocks: Sequence[Block], training: bool) -> Tensor:
 
 
 def _one_by_one(x: Tensor, blocks: Sequence[Block], training: bool) -> Tensor:
-    """What a CPU does best: each replica on its own, so that its activations stay in the cache."""
+    """Treat each replica on its own, so that its activations stay in a CPU's cache."""
     weights = [block.weight.unbind() for block in blocks]
     biases = [[None] * len(x) if b.bias is None else b.bias.unbind() for b in blocks]
     norms = [[None] * len(x) if b.norm is None else _split(b.norm) for b in blocks]

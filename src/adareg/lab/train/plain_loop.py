@@ -56,7 +56,7 @@ class Training:
             self.network.parameters(), config.lr, **method.optimizer(config)
         )
         self._best, self._kept = math.inf, self.network.state_dict()
-        self.parts = [ingredient.alone(self) for ingredient in method.used(config)]
+        self.parts = [ingredient.make_part(self) for ingredient in method.ingredients_in(config)]
 
     def samples(self) -> tuple[Tensor, Tensor]:
         """Return all inputs and targets that the network is trained on."""

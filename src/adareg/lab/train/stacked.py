@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from adareg.core.prior import MatrixNormal
 from adareg.lab.data import Dataset
 from adareg.lab.train import draws
-from adareg.lab.train.best_weights import Best
+from adareg.lab.train.best_weights import BestWeights
 from adareg.lab.train.config import Config
 from adareg.lab.train.ingredients.base import Ingredient, Members, StackedPart
 from adareg.lab.train.methods import METHODS, Method
@@ -115,7 +115,7 @@ class Trainer:
             fused=device.type == "cuda",
             capturable=device.type == "cuda",
         )
-        self.best = Best({**self.stack.parameters, **self.stack.buffers}, len(replicas))
+        self.best = BestWeights({**self.stack.parameters, **self.stack.buffers}, len(replicas))
         self.train_loss = torch.zeros(len(replicas), dtype=dtype, device=device)
         self._graphs: dict[int, tuple[Tensor, torch.cuda.CUDAGraph]] = {}
         self._seen: dict[int, int] = defaultdict(int)
@@ -137,9 +137,9 @@ class Trainer:
         """A part for each group of ingredients, with the replicas that have one of it."""
         groups: dict[Hashable, dict[int, Ingredient]] = defaultdict(dict)
         for i, method in enumerate(methods):
-            for ingredient in method.used(self.config):
+            for ingredient in method.ingredients_in(self.config):
                 groups[ingredient.group][i] = ingredient
-        return [next(iter(own.values())).stacked(own, self) for own in groups.values()]
+        return [next(iter(own.values())).make_stacked_part(own, self) for own in groups.values()]
 
     def run(self) -> Iterator[tuple[int, Tensor]]:
         """Train for all blocks of epochs, with an update after each block (Alg. 1).
@@ -235,7 +235,7 @@ class Trainer:
         return {k: prior for part in self.parts for k, prior in part.prior(replica).items()}
 
     def _share(self, per_seed: dict[int, Tensor]) -> Tensor:
-        """What each seed has, given to all of its replicas, on the device."""
+        """Return what each seed has for all of its replicas, on the device."""
         return torch.stack(list(per_seed.values())).to(self.data.x.device)[self._which]
 
     def _run(self, samples: Tensor) -> None:
@@ -253,7 +253,7 @@ class Trainer:
             self._step(samples)
 
     def _steps(self, size: int) -> int:
-        """How many steps of a block have a batch of this size."""
+        """Count the steps of a block with a batch of this size."""
         n, batch, epochs = self.config.n, self.config.batch, self.config.epochs
         return epochs * (n // batch if size == batch else 1)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from adareg.lab.judge.claims import grid
+from adareg.lab.judge.claims import comparison
 from adareg.lab.judge.claims.base import MIN_SEEDS, Claim, Judgement, negligible, verdict
+from adareg.lab.judge.claims.phrases import change, several, span
 from adareg.lab.judge.claims.quantities import ACCURACY, mean_by_seed
-from adareg.lab.judge.claims.words import change, several, span
 from adareg.lab.judge.selection import Records
 from adareg.lab.judge.study import Setting
 
@@ -25,7 +25,7 @@ def with_batch_norm(records: Records) -> Judgement:
     ``base``'s rule.
     """
     others = ("batch-norm", "adareg")
-    return grid.judge(records, [COMBINATIONS], ACCURACY, others, method="adareg+batch-norm")
+    return comparison.compare(records, [COMBINATIONS], ACCURACY, others, method="adareg+batch-norm")
 
 
 def with_dropout(records: Records) -> Judgement:
@@ -36,23 +36,23 @@ def with_dropout(records: Records) -> Judgement:
     """
     method, other = "adareg+dropout", "dropout"
     settings = records.settings([COMBINATIONS], (method, other))
-    found = grid.rows(settings, ACCURACY, method, [other])
+    found = comparison.rows(settings, ACCURACY, method, [other])
     if not found:
-        return grid.lacking(records, [COMBINATIONS], (method, other))
+        return comparison.lacking(records, [COMBINATIONS], (method, other))
     effects = [row.effects[other] for row in found]
     states = [negligible(effect, MARGIN) for effect in effects]
     decided = verdict(states)
-    means = grid.summaries(found, ACCURACY, method, [other])
+    means = comparison.summaries(found, ACCURACY, method, [other])
     average = f", on average {change(means[other])}" if means else ""
     return Judgement(
         verdict=decided,
         measured=f"AdaReg + dropout and dropout differ by less than {MARGIN} points in "
         f"{states.count('yes')} of {several(len(found), 'setting')}, surely by something in "
         f"{states.count('no')}: {span(effects)}{average} "
-        f"({grid.circumstances(found, (method, other))}).",
+        f"({comparison.circumstances(found, (method, other))}).",
         effects=(*means.values(), *effects),
-        missing=grid.more_seeds(decided, [row.setting for row in found], (method, other))
-        or grid.incomplete(records, [COMBINATIONS], [row.setting for row in found]),
+        missing=comparison.more_seeds(decided, [row.setting for row in found], (method, other))
+        or comparison.incomplete(records, [COMBINATIONS], [row.setting for row in found]),
     )
 
 
@@ -62,7 +62,7 @@ def last_layer_best(records: Records) -> Judgement:
     A gain counts from 0.1 points on; a size is ``yes`` only against all three; shares of sizes by
     ``base``'s rule.
     """
-    return grid.judge(records, [LAYERS], ACCURACY, OTHER_LAYERS)
+    return comparison.compare(records, [LAYERS], ACCURACY, OTHER_LAYERS)
 
 
 def last_layer_small(records: Records) -> Judgement:
@@ -77,22 +77,22 @@ def last_layer_small(records: Records) -> Judgement:
     settings.sort(key=lambda setting: setting.n)
     half = len(settings) // 2
     if not half:
-        return grid.lacking(records, [LAYERS], methods)
+        return comparison.lacking(records, [LAYERS], methods)
     small, large = settings[:half], settings[-half:]
     differences = ACCURACY.differences(_lead(small), _lead(large))
     what = f"lead of the last layer, n ≤ {small[-1].n:,} − n ≥ {large[0].n:,}"
     effect = ACCURACY.effect(what, differences)
     if effect is None:
-        return grid.lacking(records, [LAYERS], methods)
+        return comparison.lacking(records, [LAYERS], methods)
     decided = verdict([ACCURACY.state(effect)])
     return Judgement(
         verdict=decided,
         measured=f"The last layer's lead over the other choices is larger by {change(effect)} for "
         f"n ≤ {small[-1].n:,} than for n ≥ {large[0].n:,} "
-        f"({grid.about(settings, [effect], methods)}).",
+        f"({comparison.about(settings, [effect], methods)}).",
         effects=(effect,),
-        missing=grid.more_seeds(decided, settings, methods)
-        or grid.incomplete(records, [LAYERS], settings),
+        missing=comparison.more_seeds(decided, settings, methods)
+        or comparison.incomplete(records, [LAYERS], settings),
     )
 
 

@@ -1,4 +1,4 @@
-"""What a claim is, and how comparisons become a verdict.
+"""Claims, and the rule by which comparisons become a verdict.
 
 Every comparison is paired by seed and has a direction that the paper claims for it and a smallest
 effect that counts. With its 95 % interval turned so that up is the claimed direction, it is
@@ -62,7 +62,7 @@ class Effect:
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """What our records say of a claim.
+    """The verdict of our records on a claim.
 
     Args:
         verdict: one of ``VERDICTS``.
@@ -99,14 +99,14 @@ class Claim:
 
     @property
     def rule(self) -> str:
-        """How the verdict comes about, for readers: the docstring of ``judge``."""
+        """The rule of the verdict, for readers: the docstring of ``judge``."""
         text = inspect.getdoc(getattr(self.judge, "func", self.judge)) or ""
         text = " ".join(text.split()).replace("``base``'s rule", "the general rule")
         return text.replace("``", "")
 
 
 def state(effect: Effect, sign: int, relevant: float) -> State:
-    """Whether an effect has the claimed sign (1 or -1), by the rule of this module."""
+    """Answer if an effect has the claimed sign (1 or -1), by the rule of this module."""
     low, high = sorted((sign * effect.low, sign * effect.high))
     if high < relevant:
         return "no"
@@ -114,7 +114,7 @@ def state(effect: Effect, sign: int, relevant: float) -> State:
 
 
 def negligible(effect: Effect, margin: float) -> State:
-    """Whether an effect is no larger than a margin, in either direction.
+    """Answer if an effect is no larger than a margin, in either direction.
 
     ``yes`` when the interval lies within ± margin; ``no`` when it does not and excludes zero.
     """

@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from adareg.lab.experiments import COMPARED
-from adareg.lab.judge.claims import grid
+from adareg.lab.judge.claims import comparison
 from adareg.lab.judge.claims.base import (
     MIN_SEEDS,
     NOT_ENOUGH,
@@ -21,8 +21,8 @@ from adareg.lab.judge.claims.base import (
     state,
     verdict,
 )
+from adareg.lab.judge.claims.phrases import change, label, listing, several
 from adareg.lab.judge.claims.quantities import ACCURACY, POINT, mean_by_seed
-from adareg.lab.judge.claims.words import change, label, listing, several
 from adareg.lab.judge.selection import Records
 from adareg.lab.judge.study import Setting
 
@@ -31,7 +31,7 @@ APART = {"batch", "blocks"}
 
 
 class Change(NamedTuple):
-    """How much accuracy a method gains from large batches at one training size."""
+    """A method's gain in accuracy from large batches at one training size."""
 
     settings: tuple[Setting, Setting]
     effect: Effect
@@ -64,7 +64,7 @@ def _mean(found: Sequence[Change], method: str) -> Effect | None:
 
 
 def suffers(effect: Effect) -> State:
-    """Whether accuracy falls with large batches, by 0.1 points or more."""
+    """Answer if accuracy falls with large batches, by 0.1 points or more."""
     return state(effect, sign=-1, relevant=POINT)
 
 
@@ -87,14 +87,15 @@ def insensitive(records: Records, experiment: str) -> Judgement:
     effects = [change.effect for method in COMPARED for change in found[method]]
     return Judgement(
         verdict=decided,
-        measured=_sentence(found, known, states) + f" ({grid.about(settings, effects, COMPARED)}).",
+        measured=_sentence(found, known, states)
+        + f" ({comparison.about(settings, effects, COMPARED)}).",
         effects=(*known.values(), *effects),
-        missing=grid.more_seeds(decided, settings, ["adareg"])
-        or grid.incomplete(records, [experiment], settings),
+        missing=comparison.more_seeds(decided, settings, ["adareg"])
+        or comparison.incomplete(records, [experiment], settings),
     )
 
 
-#: Whether "AdaReg does not suffer" is reproduced, by whether it suffers.
+#: The verdict on "AdaReg does not suffer", by the answer to "it suffers".
 _ROBUST: dict[State, str] = {"yes": NOT_REPRODUCED, "no": REPRODUCED, "unclear": NOT_ENOUGH}
 
 
@@ -138,11 +139,11 @@ def batch_norm_suffers(records: Records, experiment: str) -> Judgement:
     return Judgement(
         verdict=decided,
         measured=f"From batch 256 to 2048 batch norm loses accuracy at {states.count('yes')} of "
-        f"{several(len(states), 'training size')}{grid.undecided(states, 'at')}{average} "
-        f"({grid.about(settings, effects, ['batch-norm'])}).",
+        f"{several(len(states), 'training size')}{comparison.undecided(states, 'at')}{average} "
+        f"({comparison.about(settings, effects, ['batch-norm'])}).",
         effects=tuple(effects),
-        missing=grid.more_seeds(decided, settings, ["batch-norm"])
-        or grid.incomplete(records, [experiment], settings),
+        missing=comparison.more_seeds(decided, settings, ["batch-norm"])
+        or comparison.incomplete(records, [experiment], settings),
     )
 
 
@@ -150,7 +151,7 @@ def _without(records: Records, experiment: str, methods: Sequence[str]) -> Judge
     scale = records.scale(experiment)
     names = listing([label(method) for method in methods])
     text = f"No {MIN_SEEDS} seeds of {names} at both batch sizes, 256 and 2048."
-    command = grid.command(experiment, "paper")  # smaller scales have one batch size
+    command = comparison.command(experiment, "paper")  # smaller scales have one batch size
     return Judgement(
         verdict=NOT_ENOUGH,
         measured=text if scale else f"No records of {experiment}.",

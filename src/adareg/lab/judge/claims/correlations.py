@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from adareg.lab.judge.claims import grid
+from adareg.lab.judge.claims import comparison
 from adareg.lab.judge.claims.base import (
     MIN_SEEDS,
     Claim,
@@ -13,8 +13,8 @@ from adareg.lab.judge.claims.base import (
     state,
     verdict,
 )
+from adareg.lab.judge.claims.phrases import change, number
 from adareg.lab.judge.claims.quantities import CORRELATION, Quantity
-from adareg.lab.judge.claims.words import change, number
 from adareg.lab.judge.selection import Records
 from adareg.lab.judge.study import Setting
 from adareg.lab.run.records import Record
@@ -52,9 +52,9 @@ def stronger(records: Records) -> Judgement:
     A difference counts from 0.01 on. Both sizes ``yes``: reproduced; one of them: partly; both
     ``no``, or one ``no`` and the other unclear: not reproduced.
     """
-    found = grid.rows(settings_of(records, METHODS), CORRELATION, "adareg", ["none"])
+    found = comparison.rows(settings_of(records, METHODS), CORRELATION, "adareg", ["none"])
     if not found:
-        return grid.lacking(records, EXPERIMENTS, METHODS)
+        return comparison.lacking(records, EXPERIMENTS, METHODS)
     effects = [row.effects["none"] for row in found]
     decided = verdict([CORRELATION.state(effect) for effect in effects])
     parts = [
@@ -65,7 +65,7 @@ def stronger(records: Records) -> Judgement:
     return Judgement(
         verdict=decided,
         measured=f"Mean absolute correlation {', '.join(parts)} "
-        f"({grid.circumstances(found, METHODS)}).",
+        f"({comparison.circumstances(found, METHODS)}).",
         effects=tuple(effects),
         missing=_missing(records, decided, [row.setting for row in found], METHODS),
     )
@@ -80,7 +80,7 @@ def _missing(
     records: Records, decided: str, settings: Sequence[Setting], methods: Sequence[str]
 ) -> tuple[str, ...]:
     """More seeds, or the training size that has not been run."""
-    return grid.more_seeds(decided, settings, methods) or grid.incomplete(
+    return comparison.more_seeds(decided, settings, methods) or comparison.incomplete(
         records, EXPERIMENTS[:1], settings, 256
     )
 
@@ -93,7 +93,7 @@ def growing(records: Records) -> Judgement:
     """
     settings = settings_of(records, METHODS)
     if len(settings) < len(SIZES) or not settings[0].like(settings[1], APART):
-        return grid.lacking(records, EXPERIMENTS, METHODS)
+        return comparison.lacking(records, EXPERIMENTS, METHODS)
     small, large = (
         CORRELATION.differences(
             *(setting.values(method, CORRELATION.measure) for method in METHODS)
@@ -103,14 +103,14 @@ def growing(records: Records) -> Judgement:
     what = "AdaReg's lead in mean absolute correlation, n = 60,000 − n = 600"
     effect = CORRELATION.effect(what, CORRELATION.differences(large, small))
     if effect is None:
-        return grid.lacking(records, EXPERIMENTS, METHODS)
+        return comparison.lacking(records, EXPERIMENTS, METHODS)
     decided = verdict([CORRELATION.state(effect)])
     return Judgement(
         verdict=decided,
         measured=f"From n = 600 to 60,000 AdaReg's lead over no regularizer changes by "
-        f"{change(effect, 3)} ({grid.about(settings, [effect], METHODS)}).",
+        f"{change(effect, 3)} ({comparison.about(settings, [effect], METHODS)}).",
         effects=(effect,),
-        missing=grid.more_seeds(decided, settings, METHODS),
+        missing=comparison.more_seeds(decided, settings, METHODS),
     )
 
 
@@ -123,14 +123,14 @@ def digits(records: Records) -> Judgement:
     settings = settings_of(records, ["adareg"])
     found = [(pair, e) for setting in settings for pair, e in _pairs(setting)]
     if not found:
-        return grid.lacking(records, EXPERIMENTS, ["adareg"])
+        return comparison.lacking(records, EXPERIMENTS, ["adareg"])
     decided = verdict([state(effect, PAIRS[pair], RELEVANT) for pair, effect in found])
     effects = [effect for _, effect in found]
     parts = [f"{effect.what.removeprefix('correlation ')}: {change(effect)}" for effect in effects]
     return Judgement(
         verdict=decided,
         measured=f"Correlation of rows with AdaReg: {'; '.join(parts)} "
-        f"({grid.about(settings, effects, ['adareg'])}).",
+        f"({comparison.about(settings, effects, ['adareg'])}).",
         effects=tuple(effects),
         missing=_missing(records, decided, settings, ["adareg"]),
     )

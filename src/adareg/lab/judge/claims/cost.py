@@ -8,7 +8,7 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from adareg.lab.judge.claims.base import NOT_ENOUGH, Claim, Effect, Judgement, State, verdict
-from adareg.lab.judge.claims.words import listing, number, several
+from adareg.lab.judge.claims.phrases import listing, number, several
 from adareg.lab.judge.selection import Records
 
 COMMAND = "adareg bench --out RUNS/bench"

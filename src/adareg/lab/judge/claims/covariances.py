@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adareg.lab.judge.claims import grid
+from adareg.lab.judge.claims import comparison
 from adareg.lab.judge.claims.base import MIN_SEEDS, Claim, Effect, Judgement, State, verdict
+from adareg.lab.judge.claims.phrases import change, listing, number
 from adareg.lab.judge.claims.quantities import Quantity, off_diagonal, strength
-from adareg.lab.judge.claims.words import change, listing, number
 from adareg.lab.judge.selection import Records
 from adareg.lab.judge.study import Setting
 from adareg.lab.run.records import Record
@@ -36,7 +36,7 @@ def correlation(covariance: Any) -> NDArray[np.float64]:
     return np.where(np.abs(scaled) < ROUNDING, 0.0, scaled)
 
 
-def evidence(side: str) -> Quantity:
+def clarity(side: str) -> Quantity:
     """The mean absolute correlation in a learned covariance, of rows or of columns."""
 
     def measure(record: Record) -> float:
@@ -85,14 +85,14 @@ def clearer(records: Records) -> Judgement:
     """
     settings = _settings(records)
     if len(settings) < len(SIZES) or not settings[0].like(settings[1], {"n"}):
-        return grid.lacking(records, [EXPERIMENT], ["adareg"])
+        return comparison.lacking(records, [EXPERIMENT], ["adareg"])
     parts, effects, states = [], list[Effect](), list[State]()
-    for quantity in (evidence("row"), evidence("col")):
+    for quantity in (clarity("row"), clarity("col")):
         small, large = (setting.values("adareg", quantity.measure) for setting in settings)
         what = f"mean absolute correlation, {quantity.name}, n = 60,000 − n = 600"
         effect = quantity.effect(what, quantity.differences(large, small))
         if effect is None:
-            return grid.lacking(records, [EXPERIMENT], ["adareg"])
+            return comparison.lacking(records, [EXPERIMENT], ["adareg"])
         effects.append(effect)
         states.append(quantity.state(effect))
         before, after = (number(sum(v.values()) / len(v), 3) for v in (small, large))
@@ -103,9 +103,9 @@ def clearer(records: Records) -> Judgement:
     return Judgement(
         verdict=decided,
         measured=f"Mean absolute correlation of the {listing(parts)} "
-        f"({grid.about(settings, effects, ['adareg'])}).",
+        f"({comparison.about(settings, effects, ['adareg'])}).",
         effects=tuple(effects),
-        missing=grid.more_seeds(decided, settings, ["adareg"]),
+        missing=comparison.more_seeds(decided, settings, ["adareg"]),
     )
 
 
@@ -143,7 +143,7 @@ def _levels(
         )
     ]
     if not effects:
-        return grid.lacking(records, [EXPERIMENT], ["adareg"])
+        return comparison.lacking(records, [EXPERIMENT], ["adareg"])
     decided = verdict([_side(effect, threshold, below) for effect in effects])
     parts = [
         f"{number(e.value)} {e.unit}".rstrip()
@@ -152,10 +152,10 @@ def _levels(
     ]
     return Judgement(
         verdict=decided,
-        measured=f"{text}: {listing(parts)} ({grid.about(settings, effects, ['adareg'])}).",
+        measured=f"{text}: {listing(parts)} ({comparison.about(settings, effects, ['adareg'])}).",
         effects=tuple(effects),
-        missing=grid.more_seeds(decided, settings, ["adareg"])
-        or grid.incomplete(records, [EXPERIMENT], settings),
+        missing=comparison.more_seeds(decided, settings, ["adareg"])
+        or comparison.incomplete(records, [EXPERIMENT], settings),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from adareg.lab.judge.claims import grid
+from adareg.lab.judge.claims import comparison
 from adareg.lab.judge.claims.base import Claim, Judgement, both
 from adareg.lab.judge.claims.quantities import ACCURACY, EXPLAINED, SPECTRAL_NORM, STABLE_RANK
 from adareg.lab.judge.selection import Records
@@ -18,7 +18,7 @@ def generalization(records: Records) -> Judgement:
 
     A gain counts from 0.5 points of test accuracy on; shares of sizes by ``base``'s rule.
     """
-    return grid.judge(records, ["digits"], DIGITS_ACCURACY, ["none"])
+    return comparison.compare(records, ["digits"], DIGITS_ACCURACY, ["none"])
 
 
 def tasks(records: Records) -> Judgement:
@@ -26,7 +26,7 @@ def tasks(records: Records) -> Judgement:
 
     A gain counts from 0.005 of explained variance on; shares of sizes by ``base``'s rule.
     """
-    return grid.judge(records, ["digits-completion"], EXPLAINED, ["none"])
+    return comparison.compare(records, ["digits-completion"], EXPLAINED, ["none"])
 
 
 def spectra(records: Records) -> Judgement:
@@ -36,7 +36,7 @@ def spectra(records: Records) -> Judgement:
     rule. Both reproduced (or not): so is the claim; otherwise partly.
     """
     parts = [
-        grid.judge(records, ["digits"], quantity, ("none", "weight-decay"), together=False)
+        comparison.compare(records, ["digits"], quantity, ("none", "weight-decay"), together=False)
         for quantity in (STABLE_RANK, SPECTRAL_NORM)
     ]
     measured = dict.fromkeys(part.measured for part in parts)

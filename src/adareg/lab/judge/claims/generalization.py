@@ -6,7 +6,7 @@ from functools import partial
 
 from adareg.lab.experiments import COMPARED
 from adareg.lab.judge import published
-from adareg.lab.judge.claims import correlations, grid
+from adareg.lab.judge.claims import comparison, correlations
 from adareg.lab.judge.claims.base import (
     MIN_SEEDS,
     NOT_ENOUGH,
@@ -17,8 +17,8 @@ from adareg.lab.judge.claims.base import (
     Effect,
     Judgement,
 )
+from adareg.lab.judge.claims.phrases import change, number
 from adareg.lab.judge.claims.quantities import ACCURACY, POINT
-from adareg.lab.judge.claims.words import change, number
 from adareg.lab.judge.selection import Records
 
 OTHERS = tuple(name for name in COMPARED if name not in ("none", "adareg"))
@@ -29,7 +29,7 @@ def improves(records: Records, experiment: str) -> Judgement:
 
     A gain counts from 0.1 points of test accuracy on; shares of settings by ``base``'s rule.
     """
-    return grid.judge(records, [experiment], ACCURACY, ["none"])
+    return comparison.compare(records, [experiment], ACCURACY, ["none"])
 
 
 def best(records: Records, experiment: str) -> Judgement:
@@ -38,7 +38,7 @@ def best(records: Records, experiment: str) -> Judgement:
     A setting is won when AdaReg is ahead of all four, lost when one of them is not surely behind by
     a gain of 0.1 points; shares of settings by ``base``'s rule.
     """
-    return grid.judge(records, [experiment], ACCURACY, OTHERS)
+    return comparison.compare(records, [experiment], ACCURACY, OTHERS)
 
 
 def accuracy(records: Records, n: int) -> Judgement:
@@ -50,7 +50,7 @@ def accuracy(records: Records, n: int) -> Judgement:
     """
     methods = ("none", "adareg")
     settings = records.settings(correlations.EXPERIMENTS, methods, n=n, batch=correlations.BATCH)
-    rows = grid.rows(settings, ACCURACY, "adareg", ["none"])
+    rows = comparison.rows(settings, ACCURACY, "adareg", ["none"])
     if not rows:
         return _without(records, n)
     setting, effect = rows[0].setting, rows[0].effects["none"]
@@ -60,9 +60,9 @@ def accuracy(records: Records, n: int) -> Judgement:
     return Judgement(
         verdict=verdict,
         measured=f"{none} % without and {adareg} % with AdaReg at n = {n:,}: {change(effect)} "
-        f"({grid.circumstances(rows, methods)}).",
+        f"({comparison.circumstances(rows, methods)}).",
         effects=(effect,),
-        missing=grid.more_seeds(verdict, [setting], methods),
+        missing=comparison.more_seeds(verdict, [setting], methods),
     )
 
 
@@ -75,7 +75,7 @@ def _gain(effect: Effect, paper: float) -> str:
 
 
 def _without(records: Records, n: int) -> Judgement:
-    found = grid.lacking(records, correlations.EXPERIMENTS, ("none", "adareg"))
+    found = comparison.lacking(records, correlations.EXPERIMENTS, ("none", "adareg"))
     text = f"No {MIN_SEEDS} seeds with and without AdaReg at n = {n:,}, batch 256."
     return Judgement(verdict=found.verdict, measured=text, missing=found.missing)
 

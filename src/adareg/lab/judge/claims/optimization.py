@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from adareg.lab.judge.claims import grid
+from adareg.lab.judge.claims import comparison
 from adareg.lab.judge.claims.base import Claim, Judgement
 from adareg.lab.judge.claims.quantities import TEST_LOSS, TRAIN_LOSS, Quantity
 from adareg.lab.judge.selection import Records
@@ -23,7 +23,7 @@ def better_optimum(records: Records, quantity: Quantity) -> Judgement:
     A loss that is lower by 1 % counts; shares of settings by ``base``'s rule. It is the
     cross-entropy alone, without the penalty.
     """
-    return grid.judge(records, [EXPERIMENT], quantity, ["none"])
+    return comparison.compare(records, [EXPERIMENT], quantity, ["none"])
 
 
 def peak(record: Record) -> float:
@@ -52,7 +52,7 @@ def peaks(records: Records) -> Judgement:
     against without: a ratio that is higher by 10 % counts (less cannot be seen on the paper's
     logarithmic axis); shares of settings by ``base``'s rule.
     """
-    return grid.judge(records, [EXPERIMENT], PEAK, ["none"])
+    return comparison.compare(records, [EXPERIMENT], PEAK, ["none"])
 
 
 OPTIMIZATION = [

@@ -1,4 +1,4 @@
-"""What is compared: how it is read from a record, and which change of it counts."""
+"""The quantities that are compared: each with its reading from a record and its relevant change."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Quantity:
         )
 
     def state(self, effect: Effect) -> State:
-        """Whether a difference is what the paper claims."""
+        """Answer if a difference is what the paper claims."""
         return state(effect, self.sign, self.relevant)
 
     @property

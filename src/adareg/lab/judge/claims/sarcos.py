@@ -7,8 +7,9 @@ from dataclasses import replace
 from functools import partial
 
 from adareg.lab.judge import published
-from adareg.lab.judge.claims import grid
+from adareg.lab.judge.claims import comparison
 from adareg.lab.judge.claims.base import MIN_SEEDS, Claim, Effect, Judgement, State, all_of, verdict
+from adareg.lab.judge.claims.phrases import change, label, listing, number, several
 from adareg.lab.judge.claims.quantities import (
     EXPLAINED,
     SPECTRAL_NORM,
@@ -16,7 +17,6 @@ from adareg.lab.judge.claims.quantities import (
     Quantity,
     mean_by_seed,
 )
-from adareg.lab.judge.claims.words import change, label, listing, number, several
 from adareg.lab.judge.selection import Records
 from adareg.lab.judge.study import Setting
 from adareg.lab.run.records import Record
@@ -54,10 +54,12 @@ def explained_variance(records: Records) -> Judgement:
     """
     methods = ("adareg", *OTHERS)
     setting = largest(records, methods)
-    rows = {t: grid.rows([setting], task(t), "adareg", OTHERS) for t in TASKS} if setting else {}
+    rows = (
+        {t: comparison.rows([setting], task(t), "adareg", OTHERS) for t in TASKS} if setting else {}
+    )
     by_task = {t: found[0].effects for t, found in rows.items() if found}
     if setting is None or not by_task:
-        return grid.lacking(records, [EXPERIMENT], methods)
+        return comparison.lacking(records, [EXPERIMENT], methods)
     states = [
         all_of([EXPLAINED.state(effect) for effect in effects.values()], len(OTHERS))
         for effects in by_task.values()
@@ -68,7 +70,7 @@ def explained_variance(records: Records) -> Judgement:
         verdict=decided,
         measured=_sentence(setting, states, by_task, means),
         effects=(*means.values(), *(e for effects in by_task.values() for e in effects.values())),
-        missing=grid.more_seeds(decided, [setting], methods),
+        missing=comparison.more_seeds(decided, [setting], methods),
     )
 
 
@@ -82,7 +84,7 @@ def _means(setting: Setting, tasks: Sequence[int]) -> dict[str, Effect]:
             )
             for t in tasks
         ]
-        what = f"explained variance, {grid.versus_words('adareg', other)}, mean of "
+        what = f"explained variance, {comparison.versus_words('adareg', other)}, mean of "
         what += several(len(tasks), "task")
         if effect := EXPLAINED.effect(what, mean_by_seed(parts)):
             means[other] = effect
@@ -106,7 +108,7 @@ def _sentence(
     return (
         f"AdaReg explains more variance {listing(counts)} of {several(len(by_task), 'task')} (all "
         f"four on {states.count('yes')}){size} "
-        f"({setting.n:,} rows, {grid.about([setting], effects, ('adareg', *OTHERS))})."
+        f"({setting.n:,} rows, {comparison.about([setting], effects, ('adareg', *OTHERS))})."
     )
 
 
@@ -119,9 +121,9 @@ def smaller(records: Records, quantity: Quantity) -> Judgement:
     others = ("none", "weight-decay")
     methods = ("adareg", *others)
     setting = largest(records, methods)
-    rows = grid.rows([setting], quantity, "adareg", others) if setting else []
+    rows = comparison.rows([setting], quantity, "adareg", others) if setting else []
     if setting is None or not rows or len(rows[0].effects) < len(others):
-        return grid.lacking(records, [EXPERIMENT], methods)
+        return comparison.lacking(records, [EXPERIMENT], methods)
     effects = rows[0].effects
     decided = verdict([quantity.state(effect) for effect in effects.values()])
     levels = [setting.values(method, quantity.measure).values() for method in (*others, "adareg")]
@@ -131,9 +133,9 @@ def smaller(records: Records, quantity: Quantity) -> Judgement:
         measured=f"{quantity.name.capitalize()} {none} with no regularizer, {decay} with weight "
         f"decay, {adareg} with AdaReg: {change(effects['none'], 1)} and "
         f"{change(effects['weight-decay'], 1)} "
-        f"({setting.n:,} rows, {grid.about([setting], list(effects.values()), methods)}).",
+        f"({setting.n:,} rows, {comparison.about([setting], list(effects.values()), methods)}).",
         effects=tuple(effects.values()),
-        missing=grid.more_seeds(decided, [setting], methods),
+        missing=comparison.more_seeds(decided, [setting], methods),
     )
 
 

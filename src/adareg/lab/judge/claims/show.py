@@ -84,7 +84,7 @@ def measured_as_markdown(judgements: Mapping[str, Judgement]) -> str:
 
 
 def criteria_as_markdown(judgements: Mapping[str, Judgement]) -> str:
-    """What was asked of the small-data benchmark, and what came of it."""
+    """Return what was asked of the small-data benchmark, with its verdicts."""
     rows = [
         f"| {CRITERIA[key].paper} | **{judgement.verdict}** | {judgement.measured} |"
         for key, judgement in judgements.items()
@@ -117,7 +117,7 @@ def _print(
 
 
 def all_reproduced(judgements: Mapping[str, Judgement]) -> bool:
-    """Whether every verdict is the best one."""
+    """Tell if every verdict is the best one."""
     return all(judgement.verdict == REPRODUCED for judgement in judgements.values())
 
 

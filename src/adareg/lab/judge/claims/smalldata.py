@@ -1,4 +1,4 @@
-"""What was asked of the evidence rule before it was measured, and what the benchmark says.
+"""The small-data benchmark against what was asked of the evidence rule beforehand.
 
 A cell is a data set at a training size; its quality is accuracy, or explained variance, in points.
 Comparisons are of the same seeds: same initial weights, samples and batches. Most criteria have
@@ -16,7 +16,7 @@ from typing import Any
 
 from adareg.lab.experiments import GROUPS
 from adareg.lab.judge.claims.base import MIN_SEEDS, NOT_ENOUGH, PARTLY, Claim, Effect, Judgement
-from adareg.lab.judge.claims.words import change, label, number, several, signed
+from adareg.lab.judge.claims.phrases import change, label, number, several, signed
 from adareg.lab.judge.selection import Records
 from adareg.lab.judge.statistics import interval, standard_error
 from adareg.lab.judge.study import Setting
@@ -47,7 +47,7 @@ def cost(record: Record) -> float:
 
 
 def cells(records: Records, *methods: str) -> list[Setting]:
-    """Return the cells that have enough seeds of all of some methods."""
+    """Return the cells in which every one of the methods has enough seeds."""
     found = [cell for study in records.together(*EXPERIMENTS) for cell in study.settings]
     return [cell for cell in found if _is_enough(cell, methods)]
 
@@ -220,7 +220,7 @@ def _costs(cell: Setting, method: str) -> list[float]:
 
 
 def _ratio(found: Sequence[Setting], method: str, other: str) -> Effect:
-    """How many times the cost of another method: geometric mean, smallest and largest cell."""
+    """Return the ratio of two methods' costs: geometric mean, smallest and largest cell."""
     ratios = []
     for cell in found:
         one, two = (fmean(_costs(cell, name)) for name in (method, other))

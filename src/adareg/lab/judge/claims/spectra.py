@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from adareg.lab.judge.claims import grid
+from adareg.lab.judge.claims import comparison
 from adareg.lab.judge.claims.base import Claim, Judgement
 from adareg.lab.judge.claims.quantities import SPECTRAL_NORM, STABLE_RANK, Quantity
 from adareg.lab.judge.selection import Records
@@ -26,7 +26,7 @@ def smaller(records: Records, data: str, quantity: Quantity) -> Judgement:
     size, by ``base``'s rule.
     """
     experiments = experiments_of(data)
-    return grid.judge(records, experiments, quantity, OTHERS, batch=BATCH, together=False)
+    return comparison.compare(records, experiments, quantity, OTHERS, batch=BATCH, together=False)
 
 
 SPECTRA = [

@@ -1,4 +1,4 @@
-"""What a figure of the page is: panels that draw themselves, words, numbers."""
+"""The parts of a figure of the page: panels that draw themselves, words, numbers."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """What a table shows, and what it is sorted by."""
+class Entry:
+    """An entry of a table: the text that is shown, and the value that it is sorted by."""
 
     text: str
     value: float | str
@@ -43,13 +43,13 @@ class Table:
     """Rows to sort and to read."""
 
     head: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[Entry]]
     caption: str = ""
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """What is known of a figure.
+    """A figure that was drawn.
 
     Args:
         panels: in reading order.
@@ -99,23 +99,23 @@ class Figure:
         object.__setattr__(self, "commands", tuple(command(name) for name in self.experiments))
 
 
-def number(value: float, digits: int = 2, sign: bool = False) -> Cell:
-    """A cell with a number; a dash where there is none."""
+def number(value: float, digits: int = 2, sign: bool = False) -> Entry:
+    """Return an entry with a number; a dash where there is none."""
     if not math.isfinite(value):
-        return Cell("–", "")
-    return Cell(written(value, digits, "+," if sign else ","), fixed(value, digits))
+        return Entry("–", "")
+    return Entry(written(value, digits, "+," if sign else ","), fixed(value, digits))
 
 
-def spread(mean: float, error: float, digits: int = 2, sign: bool = False) -> Cell:
-    """A cell with a mean and its standard error."""
+def spread(mean: float, error: float, digits: int = 2, sign: bool = False) -> Entry:
+    """Return an entry with a mean and its standard error."""
     cell = number(mean, digits, sign)
     if not math.isfinite(error) or not isinstance(cell.value, float):
         return cell
-    return Cell(f"{cell.text} ± {written(error, digits)}", cell.value)
+    return Entry(f"{cell.text} ± {written(error, digits)}", cell.value)
 
 
 def scales(*studies: Study) -> str:
-    """What is drawn: experiments, scales, sizes and seeds, in words."""
+    """Say what is drawn: experiments, scales, sizes and seeds."""
     return "Drawn from " + "; ".join(
         f"{study.experiment.name} at scale {study.scale} ({_sizes(study)}, {study.seeds()})"
         for study in studies

@@ -14,8 +14,8 @@ from adareg.lab.judge.study import Setting
 from adareg.lab.report import style
 from adareg.lab.report.figures import matrices
 from adareg.lab.report.figures.base import (
-    Cell,
     Drawing,
+    Entry,
     Figure,
     Panel,
     Table,
@@ -38,19 +38,19 @@ def nearest(records: Records) -> list[tuple[int, Setting]]:
     return list(reversed(found.values()))
 
 
-def _row(records: list[Record], wanted: int, n: int, method: str) -> list[Cell]:
+def _row(records: list[Record], wanted: int, n: int, method: str) -> list[Entry]:
     related = matrices.stacked(records, "correlation")
     strength = matrices.off_diagonal(related)
     accuracy = 100 * np.array([r["metrics"].get("test_accuracy") for r in records], float)
 
-    def mean(values: Numbers, digits: int) -> Cell:
+    def mean(values: Numbers, digits: int) -> Entry:
         error = values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.nan
         return spread(float(values.mean()), float(error), digits)
 
     said = published.ACCURACY[wanted, method] if n == wanted else np.nan
     return [
         number(n, 0),
-        Cell(style.label(method), method),
+        Entry(style.label(method), method),
         mean(strength, 3),
         mean(related[:, 1, 7], 3),
         mean(related[:, 1, 8], 3),

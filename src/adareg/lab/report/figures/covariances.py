@@ -11,8 +11,8 @@ from adareg.lab.judge.selection import Records
 from adareg.lab.report import style
 from adareg.lab.report.figures import matrices
 from adareg.lab.report.figures.base import (
-    Cell,
     Drawing,
+    Entry,
     Figure,
     Panel,
     Table,
@@ -62,10 +62,10 @@ def _table(records: tuple[Record, ...]) -> Table:
             rows.append(
                 [
                     number(record["config"]["n"], 0),
-                    Cell(style.label(record["method"]), record["method"]),
+                    Entry(style.label(record["method"]), record["method"]),
                     number(record["seed"], 0),
-                    Cell(name, name),
-                    *(Cell(short(value), significant(value, 3)) for value in values),
+                    Entry(name, name),
+                    *(Entry(short(value), significant(value, 3)) for value in values),
                     number(float(related), 3),
                 ]
             )

@@ -15,7 +15,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from adareg.lab.judge.statistics import interval, standard_error
 from adareg.lab.report import style
-from adareg.lab.report.figures.base import Cell, Panel, Table, number, spread
+from adareg.lab.report.figures.base import Entry, Panel, Table, number, spread
 
 Numbers = npt.NDArray[np.floating[Any]]
 KEYS = ["data", "batch", "n", "method"]
@@ -184,6 +184,6 @@ def _pivot(table: pd.DataFrame, caption: str, column: str, digits: int, sign: bo
             else number(math.nan)
             for method in methods
         ]
-        rows.append([Cell(data, data), Cell(str(batch), batch), number(n, 0), *numbers])
+        rows.append([Entry(data, data), Entry(str(batch), batch), number(n, 0), *numbers])
     head = ["data", "batch", "n", *map(style.label, methods)]
     return Table(head, rows, caption)

@@ -12,8 +12,8 @@ from adareg.lab.judge.selection import Records
 from adareg.lab.judge.study import Study
 from adareg.lab.report import style
 from adareg.lab.report.figures.base import (
-    Cell,
     Drawing,
+    Entry,
     Figure,
     Panel,
     Table,
@@ -64,9 +64,9 @@ def _ends(table: pd.DataFrame) -> Table:
     rows = [
         [
             number(row["n"], 0),
-            Cell(str(row["batch"]), row["batch"]),
-            Cell(style.label(row["method"]), row["method"]),
-            Cell(row["curve"].replace("_", " "), row["curve"]),
+            Entry(str(row["batch"]), row["batch"]),
+            Entry(style.label(row["method"]), row["method"]),
+            Entry(row["curve"].replace("_", " "), row["curve"]),
             spread(row["mean"], row["standard_error"], 4),
             number(row["seeds"], 0),
         ]

@@ -16,8 +16,8 @@ from adareg.lab.judge.study import Study
 from adareg.lab.report import style
 from adareg.lab.report.figures import curves
 from adareg.lab.report.figures.base import (
-    Cell,
     Drawing,
+    Entry,
     Figure,
     Table,
     notes,
@@ -72,7 +72,7 @@ def _table(table: pd.DataFrame, n: int) -> Table:
     rows = []
     for method in style.ordered(table["method"]):
         found = {r["task"]: r for r in table[table["method"] == method].to_dict("records")}
-        name = Cell(style.label(method), method)
+        name = Entry(style.label(method), method)
         ours = [
             spread(found[task]["mean"], found[task]["standard_error"], 3)
             if task in found
@@ -80,7 +80,7 @@ def _table(table: pd.DataFrame, n: int) -> Table:
             for task in tasks
         ]
         said = [number(v, 4) for v in published.EXPLAINED_VARIANCE.get(method, (np.nan,) * 7)]
-        rows += [[name, Cell("ours", "ours"), *ours], [name, Cell("paper", "paper"), *said]]
+        rows += [[name, Entry("ours", "ours"), *ours], [name, Entry("paper", "paper"), *said]]
     caption = f"Table 1: explained variance, n = {n:,}: mean ± standard error; the paper's below"
     return Table(["method", "whose", *tasks], rows, caption)
 
@@ -149,9 +149,9 @@ def draw_spectra(records: Records) -> Drawing | None:
 def _spectra_table(rank: pd.DataFrame, norm: pd.DataFrame) -> Table:
     rows = [
         [
-            Cell("ours", "ours"),
+            Entry("ours", "ours"),
             number(a["n"], 0),
-            Cell(style.label(a["method"]), a["method"]),
+            Entry(style.label(a["method"]), a["method"]),
             spread(a["mean"], a["standard_error"]),
             spread(b["mean"], b["standard_error"]),
             number(a["seeds"], 0),
@@ -159,7 +159,7 @@ def _spectra_table(rank: pd.DataFrame, norm: pd.DataFrame) -> Table:
         for a, b in zip(rank.to_dict("records"), norm.to_dict("records"), strict=True)
     ]
     for method, (said_rank, said_norm) in published.SPECTRA.items():
-        who = [Cell("paper", "paper"), number(44_484, 0), Cell(style.label(method), method)]
+        who = [Entry("paper", "paper"), number(44_484, 0), Entry(style.label(method), method)]
         rows.append([*who, number(said_rank), number(said_norm), number(np.nan)])
     head = ["whose", "n", "method", "stable rank", "spectral norm", "seeds"]
     return Table(head, rows, "Table 2: mean ± standard error, and the paper's numbers")

@@ -17,8 +17,8 @@ from adareg.lab.judge.study import Study
 from adareg.lab.report import style
 from adareg.lab.report.figures import curves
 from adareg.lab.report.figures.base import (
-    Cell,
     Drawing,
+    Entry,
     Figure,
     Panel,
     Table,
@@ -153,14 +153,14 @@ def _rank_table(each: pd.DataFrame, rows: pd.DataFrame, measure: str) -> Table:
     name, more = MEASURES[measure]
     table = means(rows, measure)
     lines = [
-        [Cell(str(data), str(data)), *(number(rank, 1) for rank in line)]
+        [Entry(str(data), str(data)), *(number(rank, 1) for rank in line)]
         for data, line in zip(each.index, each.to_numpy(), strict=True)
     ]
-    lines.append([Cell("all", "~"), *(number(rank, 2) for rank in each.mean())])
+    lines.append([Entry("all", "~"), *(number(rank, 2) for rank in each.mean())])
     if "evidence" in table and len(table) > 1:
         scores = {str(m): (table[m] * (1 if more else -1)).to_list() for m in table}
         p = {**rank_tests.wilcoxon_holm(scores, "evidence"), "evidence": np.nan}
-        lines.append([Cell("p against evidence", "~~"), *(_probability(p[m]) for m in scores)])
+        lines.append([Entry("p against evidence", "~~"), *(_probability(p[m]) for m in scores)])
     caption = (
         f"Average ranks by {name}{_friedman(each)}. The last row: Wilcoxon's signed-rank test "
         "over all cells against evidence, with Holm's correction"
@@ -168,8 +168,8 @@ def _rank_table(each: pd.DataFrame, rows: pd.DataFrame, measure: str) -> Table:
     return Table(["data", *map(_name, each.columns)], lines, caption)
 
 
-def _probability(p: float) -> Cell:
-    return Cell("< 0.001", significant(p)) if p < 0.001 else number(p, 3)
+def _probability(p: float) -> Entry:
+    return Entry("< 0.001", significant(p)) if p < 0.001 else number(p, 3)
 
 
 def _friedman(each: pd.DataFrame) -> str:
@@ -279,9 +279,9 @@ def _scatter(axes: Axes, table: pd.DataFrame) -> None:
 
 
 def _cost_table(table: pd.DataFrame) -> Table:
-    rows: list[Sequence[Cell]] = [
+    rows: list[Sequence[Entry]] = [
         [
-            Cell(_name(str(row["method"])), str(row["method"])),
+            Entry(_name(str(row["method"])), str(row["method"])),
             number(row["trainings"], 0),
             number(row["one"], 2),
             number(row["cost"], 1),

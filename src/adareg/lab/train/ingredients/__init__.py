@@ -1,4 +1,4 @@
-"""What methods are made of: a file for each ingredient, with its part in both trainers."""
+"""The ingredients of methods: a file for each, with its part in both trainers."""
 
 from __future__ import annotations
 

@@ -31,17 +31,17 @@ class Augmentation(Ingredient):
         """Return whether the cell has it."""
         return config.augment
 
-    def alone(self, training: Training) -> Part:
+    def make_part(self, training: Training) -> Part:
         """Do it for one network."""
-        return _Alone(training)
+        return _Part(training)
 
     @classmethod
-    def stacked(cls, own: Mapping[int, Self], trainer: Trainer) -> StackedPart:
+    def make_stacked_part(cls, own: Mapping[int, Self], trainer: Trainer) -> StackedPart:
         """Do it for a stack."""
-        return _Stacked(trainer)
+        return _StackedPart(trainer)
 
 
-class _Alone(Part):
+class _Part(Part):
     def __init__(self, training: Training) -> None:
         self._padded = pad_images(training.x.permute(0, 2, 3, 1))
         self._seeds = torch.tensor([training.seed], device=training.x.device)
@@ -51,7 +51,7 @@ class _Alone(Part):
         return crop_and_flip(self._padded, samples[None], self._seeds, at)[0].permute(0, 3, 1, 2)
 
 
-class _Stacked(StackedPart):
+class _StackedPart(StackedPart):
     def __init__(self, trainer: Trainer) -> None:
         self._padded = pad_images(trainer.data.x)
         self._seeds, self._step = trainer.seeds, trainer.step

@@ -1,4 +1,4 @@
-"""What an ingredient of a method is: the calls of both trainers, which do nothing by default.
+"""The interface of an ingredient: the calls of both trainers, which do nothing by default.
 
 A method is a row of ingredients. The plain loop asks each for its :class:`Part` in the training of
 one network; the stacked trainer asks equal ones together for their :class:`StackedPart` in the
@@ -122,12 +122,12 @@ class Ingredient:
         """Return arguments of ``torch.optim.Adam``, for a network alone."""
         return {}
 
-    def alone(self, training: Training) -> Part:
+    def make_part(self, training: Training) -> Part:
         """Return its part in the training of one network."""
         return Part()
 
     @classmethod
-    def stacked(cls, own: Mapping[int, Self], trainer: Trainer) -> StackedPart:
+    def make_stacked_part(cls, own: Mapping[int, Self], trainer: Trainer) -> StackedPart:
         """Return the part of some replicas in the training of a stack, each with its ingredient."""
         return StackedPart()
 

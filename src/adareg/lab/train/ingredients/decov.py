@@ -22,17 +22,17 @@ class DeCov(Scaled):
 
     setting: ClassVar[str] = "decov"
 
-    def alone(self, training: Training) -> Part:
+    def make_part(self, training: Training) -> Part:
         """Do it for one network."""
-        return _Alone(self.strength_in(training.config))
+        return _Part(self.strength_in(training.config))
 
     @classmethod
-    def stacked(cls, own: Mapping[int, Self], trainer: Trainer) -> StackedPart:
+    def make_stacked_part(cls, own: Mapping[int, Self], trainer: Trainer) -> StackedPart:
         """Do it for own replicas."""
-        return _Stacked(own, trainer)
+        return _StackedPart(own, trainer)
 
 
-class _Alone(Part):
+class _Part(Part):
     def __init__(self, strength: float) -> None:
         self._strength = strength
 
@@ -40,7 +40,7 @@ class _Alone(Part):
         return self._strength * torch.stack([decov(h) for h in hidden]).sum()
 
 
-class _Stacked(StackedPart):
+class _StackedPart(StackedPart):
     def __init__(self, own: Mapping[int, DeCov], trainer: Trainer) -> None:
         self._members = trainer.members(own)
         self._strength = Scaled.strengths(own, trainer)[self._members]

@@ -29,12 +29,12 @@ class Dropout(Scaled):
         return {"dropout": self.strength_in(config)}
 
     @classmethod
-    def stacked(cls, own: Mapping[int, Self], trainer: Trainer) -> StackedPart:
+    def make_stacked_part(cls, own: Mapping[int, Self], trainer: Trainer) -> StackedPart:
         """Do it for own replicas."""
-        return _Stacked(own, trainer)
+        return _StackedPart(own, trainer)
 
 
-class _Stacked(StackedPart):
+class _StackedPart(StackedPart):
     def __init__(self, own: Mapping[int, Dropout], trainer: Trainer) -> None:
         self._members, self._step = trainer.members(own), trainer.step
         self._seeds = trainer.seeds[self._members]

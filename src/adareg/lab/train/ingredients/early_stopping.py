@@ -23,14 +23,14 @@ class EarlyStopping(Ingredient):
     apart: ClassVar[bool] = True
     holds_out: ClassVar[bool] = True
 
-    def alone(self, training: Training) -> Part:
+    def make_part(self, training: Training) -> Part:
         """Do it for one network."""
-        return _Alone(training)
+        return _Part(training)
 
     @classmethod
-    def stacked(cls, own: Mapping[int, Self], trainer: Trainer) -> StackedPart:
+    def make_stacked_part(cls, own: Mapping[int, Self], trainer: Trainer) -> StackedPart:
         """Do it for a stack."""
-        return _Stacked(trainer)
+        return _StackedPart(trainer)
 
 
 def is_due(epoch: int, epochs: int) -> bool:
@@ -38,7 +38,7 @@ def is_due(epoch: int, epochs: int) -> bool:
     return (epoch + 1) % -(-epochs // CHECKS) == 0
 
 
-class _Alone(Part):
+class _Part(Part):
     def __init__(self, training: Training) -> None:
         self._training, config = training, training.config
         self._epochs = config.blocks * config.epochs
@@ -55,7 +55,7 @@ class _Alone(Part):
         return [Occasion(self.check, count)]
 
 
-class _Stacked(StackedPart):
+class _StackedPart(StackedPart):
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
 

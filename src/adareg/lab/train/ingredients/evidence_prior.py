@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 class EvidencePrior(Ingredient):
     """A prior on every layer, with nothing to choose."""
 
-    def alone(self, training: Training) -> Part:
+    def make_part(self, training: Training) -> Part:
         """Attach the regularizer, which updates itself."""
-        return _Alone(training)
+        return _Part(training)
 
     @classmethod
-    def stacked(cls, own: Mapping[int, Self], trainer: Trainer) -> StackedPart:
+    def make_stacked_part(cls, own: Mapping[int, Self], trainer: Trainer) -> StackedPart:
         """Do it for own replicas."""
         return StackedEvidence(list(own), trainer)
 
@@ -42,7 +42,7 @@ def _regularizer(network: nn.Module, n: int, task: str) -> adareg.EvidenceReg:
     return adareg.EvidenceReg(network, n, likelihood=task)
 
 
-class _Alone(Part):
+class _Part(Part):
     def __init__(self, training: Training) -> None:
         self._training, config = training, training.config
         reg = _regularizer(training.network, config.n, training.task)

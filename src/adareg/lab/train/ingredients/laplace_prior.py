@@ -1,4 +1,4 @@
-"""The peer of the evidence rule: a precision for each tensor, by the marginal likelihood."""
+"""The marginal likelihood's prior: a precision for each parameter tensor."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 class LaplacePrior(Ingredient):
     """See :class:`MarginalLikelihood`; the weights with the best score are kept."""
 
-    def alone(self, training: Training) -> Part:
+    def make_part(self, training: Training) -> Part:
         """Do it for one network."""
-        return _Alone(training)
+        return _Part(training)
 
     @classmethod
-    def stacked(cls, own: Mapping[int, Self], trainer: Trainer) -> StackedPart:
+    def make_stacked_part(cls, own: Mapping[int, Self], trainer: Trainer) -> StackedPart:
         """Do it for own replicas."""
-        return _Stacked(list(own), trainer)
+        return _StackedPart(list(own), trainer)
 
 
-class _Alone(Part):
+class _Part(Part):
     def __init__(self, training: Training) -> None:
         self._training = training
         self._learner = MarginalLikelihood(training.network, training.config.n, training.task)
@@ -48,7 +48,7 @@ class _Alone(Part):
         return [Occasion(self.after_block, self._training.config.blocks)]
 
 
-class _Stacked(StackedPart):
+class _StackedPart(StackedPart):
     def __init__(self, replicas: Sequence[int], trainer: Trainer) -> None:
         self._trainer, self._workshop = trainer, Workshop(replicas, trainer)
         n, task = trainer.config.n, trainer.data.task

@@ -45,7 +45,7 @@ class PaperPrior(Scaled):
         if self.layers == "conv" and not architecture.channels:
             raise ValueError(f"the network for {config.data} has no convolutions")
 
-    def alone(self, training: Training) -> Part:
+    def make_part(self, training: Training) -> Part:
         """Attach an ``AdaReg``."""
         reg = adareg.AdaReg(
             training.network,
@@ -55,15 +55,15 @@ class PaperPrior(Scaled):
             self.rule,
         )
         reg.attach(training.optimizer)
-        return _Alone(reg, training.config.blocks)
+        return _Part(reg, training.config.blocks)
 
     @classmethod
-    def stacked(cls, own: Mapping[int, Self], trainer: Trainer) -> StackedPart:
+    def make_stacked_part(cls, own: Mapping[int, Self], trainer: Trainer) -> StackedPart:
         """Do it for own replicas."""
-        return _Stacked(own, trainer)
+        return _StackedPart(own, trainer)
 
 
-class _Alone(Part):
+class _Part(Part):
     def __init__(self, reg: adareg.AdaReg, blocks: int) -> None:
         self.regularizer, self._blocks = reg, blocks
 
@@ -120,7 +120,7 @@ class Penalised(StackedPart):
         return found
 
 
-class _Stacked(Penalised):
+class _StackedPart(Penalised):
     def __init__(self, own: Mapping[int, PaperPrior], trainer: Trainer) -> None:
         layers = {i: trainer.stack.layers(each.layers) for i, each in own.items()}
         super().__init__(layers, Scaled.strengths(own, trainer), trainer)

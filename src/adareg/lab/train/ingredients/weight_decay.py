@@ -26,12 +26,12 @@ class WeightDecay(Scaled):
         return {"weight_decay": self.strength_in(config)}
 
     @classmethod
-    def stacked(cls, own: Mapping[int, Self], trainer: Trainer) -> StackedPart:
+    def make_stacked_part(cls, own: Mapping[int, Self], trainer: Trainer) -> StackedPart:
         """Do it for own replicas."""
-        return _Stacked(own, trainer)
+        return _StackedPart(own, trainer)
 
 
-class _Stacked(StackedPart):
+class _StackedPart(StackedPart):
     def __init__(self, own: Mapping[int, WeightDecay], trainer: Trainer) -> None:
         self._parameters, self._members = trainer.stack.parameters, trainer.members(own)
         self._decay = Scaled.strengths(own, trainer)[self._members, None]

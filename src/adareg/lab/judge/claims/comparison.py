@@ -15,8 +15,8 @@ from adareg.lab.judge.claims.base import (
     all_of,
     verdict,
 )
+from adareg.lab.judge.claims.phrases import change, label, listing, several, span
 from adareg.lab.judge.claims.quantities import Quantity, mean_by_seed
-from adareg.lab.judge.claims.words import change, label, listing, several, span
 from adareg.lab.judge.selection import Records
 from adareg.lab.judge.study import Setting
 
@@ -29,7 +29,7 @@ class Row:
     effects: dict[str, Effect]
 
     def state(self, quantity: Quantity, others: Sequence[str]) -> State:
-        """Whether the method is ahead of all the others."""
+        """Answer if the method is ahead of all the others."""
         return all_of([quantity.state(effect) for effect in self.effects.values()], len(others))
 
 
@@ -72,7 +72,7 @@ def summaries(
     return means
 
 
-def judge(
+def compare(
     records: Records,
     experiments: Sequence[str],
     quantity: Quantity,
@@ -134,7 +134,7 @@ def _sentence(
 
 
 def undecided(states: Sequence[State], where: str = "in") -> str:
-    """How many settings gave no answer, as the end of a clause."""
+    """Say how many settings gave no answer, as the end of a clause."""
     count = states.count("unclear")
     return f", unclear {where} {count}" if count else ""
 
@@ -144,7 +144,7 @@ def _ahead(found: Sequence[Row], quantity: Quantity, other: str) -> int:
 
 
 def _sizes(found: Sequence[Row], means: dict[str, Effect], quantity: Quantity) -> str:
-    """How large the differences are: on average, and their range where it is one to compare."""
+    """Say how large the differences are: on average, and their range if there is one method."""
     effects = [effect for row in found for effect in row.effects.values()]
     if not means:
         return f"the differences are {span(effects, quantity.digits)}"
@@ -185,7 +185,7 @@ def about(settings: Sequence[Setting], effects: Sequence[Effect], methods: Seque
 
 
 def command(experiment: str, scale: str | None, seeds: int = MIN_SEEDS) -> str:
-    """How to make records: at a scale, or at the one that the claim is about."""
+    """Return the command that makes records: at a scale, or at the one that the claim is about."""
     scale = scale or ("small" if experiment.startswith("digits") else "paper")
     text = f"adareg reproduce {experiment} --scale {scale}"
     known = EXPERIMENTS.get(experiment)

@@ -55,7 +55,7 @@ def listing(parts: Sequence[str], last: str = "and") -> str:
 
 
 def label(method: str) -> str:
-    """What readers call a method."""
+    """Return a method's name for readers."""
     if method == "none":
         return "no regularizer"
     return METHODS[method].label if method in METHODS else method
