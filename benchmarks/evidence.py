@@ -15,8 +15,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -28,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 import adareg
-from adareg.core.evidence import constants
+from adareg.core.evidence.constants import DEFAULTS, Constants
 
 CELLS = [
     ("digits", 40),
@@ -111,6 +110,7 @@ def train(
     weight_decay: float | None = 0.0,
     hidden: tuple[int, ...] = (64, 32),
     steps: int = STEPS,
+    constants: Constants = DEFAULTS,
 ) -> dict[str, float]:
     """Test score of one network; ``weight_decay=None`` is the evidence rule."""
     x, y = load(name)
@@ -130,7 +130,7 @@ def train(
     started, reg = time.process_time(), None
     if weight_decay is None:
         likelihood = "classification" if classes else "regression"
-        reg = adareg.EvidenceReg(model, n, likelihood)
+        reg = adareg.EvidenceReg(model, n, likelihood, constants=constants)
         reg.attach(optimizer, data=(x[:n], labels))
     optimise(model, optimizer, loss, x[:n], labels, steps)
     seconds = time.process_time() - started
@@ -250,18 +250,12 @@ def depths(out: Path, seeds: int) -> None:
     out.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
 
 
-@contextmanager
-def changed(constant: str, value: float) -> Iterator[None]:
-    """With another value of a constant."""
-    usual = constants.DEFAULTS
+def changed(constant: str, value: float) -> Constants:
+    """The constants, with another value of one of them."""
     changes: dict[str, Any] = {constant: value}
     if constant == "dispersion":
-        changes["dispersions"] = (value, usual.dispersions[1])
-    constants.DEFAULTS = replace(usual, **changes)
-    try:
-        yield
-    finally:
-        constants.DEFAULTS = usual
+        changes["dispersions"] = (value, DEFAULTS.dispersions[1])
+    return replace(DEFAULTS, **changes)
 
 
 def sensitivity(out: Path, seeds: int) -> None:
@@ -270,7 +264,7 @@ def sensitivity(out: Path, seeds: int) -> None:
     record: dict[str, Any] = {"seeds": seeds, "steps": STEPS, "constants": {}}
     for label, (constant, values) in CONSTANTS.items():
         rows = record["constants"][label] = {
-            "used": getattr(constants.DEFAULTS, constant),
+            "used": getattr(DEFAULTS, constant),
             "values": values,
             "score": {},
             "loss": {},
@@ -279,8 +273,8 @@ def sensitivity(out: Path, seeds: int) -> None:
             key = f"{name}, n = {n}"
             rows["score"][key], rows["loss"][key] = [], []
             for value in values:
-                with changed(constant, value):
-                    runs = [train(name, n, seed, None) for seed in range(seeds)]
+                other = changed(constant, value)
+                runs = [train(name, n, seed, None, constants=other) for seed in range(seeds)]
                 rows["score"][key].append(sum(r["score"] for r in runs) / seeds)
                 rows["loss"][key].append(sum(r["loss"] for r in runs) / seeds)
             print(label, key, [round(x, 2) for x in rows["score"][key]], flush=True)

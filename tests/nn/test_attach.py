@@ -364,3 +364,98 @@ def test_a_weight_that_was_pruned_after_attach_is_named():
     prune.remove(model[2], "weight")
     optimizer.step()
     reg.update()
+
+
+class Failing(SGD):
+    """Raises in its first step, after the hooks before it."""
+
+    fails = True
+
+    def step(self, closure=None):
+        if self.fails:
+            self.fails = False
+            raise MemoryError
+        return super().step(closure)
+
+
+def test_a_step_that_raised_may_be_tried_again():
+    data, (failed, plain) = make_data(), (make_model(), make_model())
+    trained = []
+    for model, kind in ((failed, Failing), (plain, SGD)):
+        optimizer = kind(model.parameters(), 0.1)
+        AdaReg(model, strength=0.1).attach(optimizer)
+        cross_entropy(model(data[0]), data[1]).backward()
+        if kind is Failing:
+            with pytest.raises(MemoryError):
+                optimizer.step()
+        optimizer.step()
+        trained.append(model)
+    assert_equal(*trained)
+
+
+def test_gradients_set_to_zero_after_a_step_that_raised_stay_zero():
+    model = make_model()
+    optimizer = Failing(model.parameters(), 0.1)
+    handle = AdaReg(model, strength=0.1).attach(optimizer)
+    x, y = make_data()
+    cross_entropy(model(x), y).backward()
+    with pytest.raises(MemoryError):
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=False)
+    handle.remove()
+    assert not model[2].weight.grad.any()
+
+
+@pytest.mark.parametrize("mode", ["coupled", "proximal"])
+def test_parameter_groups_may_change_their_order(mode):
+    data, models = make_data(), [make_model(), make_model()]
+    for turned, model in enumerate(models):
+        groups = [{"params": model[0].parameters(), "lr": 0.01}, {"params": model[2].parameters()}]
+        optimizer = SGD(groups, 0.1)
+        AdaReg(model, strength=0.1).attach(optimizer, mode)
+        if turned:
+            optimizer.param_groups.reverse()
+        train(model, optimizer, 3, data)
+    assert_equal(*models)
+
+
+def test_a_weight_that_the_optimizer_has_lost_is_named():
+    model = make_model()
+    optimizer = SGD(model.parameters(), 0.1)
+    AdaReg(model).attach(optimizer, "proximal")
+    optimizer.param_groups[0]["params"] = optimizer.param_groups[0]["params"][:2]
+    with pytest.raises(RuntimeError, match="2: the optimizer does not hold this layer's weight"):
+        optimizer.step()
+
+
+def test_the_value_that_a_closure_maximizes_is_less_the_penalty():
+    model = make_model()
+    x, y = make_data()
+    optimizer = SGD(model.parameters(), 0.1, maximize=True)
+    reg = AdaReg(model, strength=0.5)
+    reg.attach(optimizer)
+    penalty = reg.penalty().item()
+
+    def closure():
+        optimizer.zero_grad()
+        value = -cross_entropy(model(x), y)
+        value.backward()
+        return value
+
+    value = closure().item()
+    assert optimizer.step(closure).item() == pytest.approx(value - penalty)
+
+
+def test_a_module_that_was_replaced_is_named():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 3)))
+    reg = AdaReg(model)
+    optimizer = SGD(model.parameters(), 0.1)
+    reg.attach(optimizer)
+    model[0] = nn.Linear(4, 4)  # not regularized
+    reg.penalty()
+    model[1][1] = torch.compile(model[1][1])  # the same within
+    reg.penalty()
+    model[1][1] = nn.Linear(4, 3)
+    for use in (reg.penalty, reg.update, reg.metrics, optimizer.step):
+        with pytest.raises(RuntimeError, match=r"1\.1: this module has been replaced"):
+            use()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -39,8 +39,9 @@ class Attachment:
         optimizer = innermost(optimizer)
         self._reg = reg
         self.schedule = schedule
-        self._groups = _groups(reg, optimizer)
-        self._own_gradients: list[tuple[Tensor, Tensor | None]] = []
+        self._places = _places(reg, optimizer)
+        self._replaced: list[_Replaced] = []
+        self.maximizes = all(self._sign(optimizer, layer) < 0 for layer in reg.layers.values())
         _refuse_overlap(reg, optimizer)
         if mode == "proximal":
             _refuse_what_cannot_shrink(reg, optimizer)
@@ -65,6 +66,7 @@ class Attachment:
 
     def remove(self) -> None:
         """Detach from the optimizer; harmless when done before."""
+        self._restore()
         while self._handles:
             self._handles.pop().remove()
 
@@ -80,7 +82,7 @@ class Attachment:
         def regularized() -> Any:
             loss = closure()
             self._add_gradients(optimizer)
-            return None if loss is None else loss + self._reg.penalty().detach()
+            return None if loss is None else loss + self._penalty(optimizer)
 
         if len(args) > 1:
             return (args[0], regularized, *args[2:]), kwargs
@@ -91,22 +93,39 @@ class Attachment:
         """Put gradients with the penalty's added in place of the weights' own, for this step."""
         # A fused optimizer unscales inside its kernel: what is added must be scaled like the rest.
         scale = getattr(optimizer, "grad_scale", None)
-        self._own_gradients = []
+        self._restore()  # what a step that raised has left behind
         for group in self._reg.groups:
-            signs = [
-                -1 if optimizer.param_groups[self._groups[layer.name]].get("maximize") else 1
-                for layer in group.layers
-            ]
+            signs = [self._sign(optimizer, layer) for layer in group.layers]
             gradients = _through_parametrization if group.layers[0].parametrized else _gradients
             for parameter, grad in gradients(group, self._reg.strength, signs, scale):
-                self._own_gradients.append((parameter, parameter.grad))
+                self._replaced.append(_Replaced(parameter, parameter.grad, grad, grad._version))
                 parameter.grad = grad
 
     def _restore_gradients(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         """Leave the gradients as the step found them, as weight decay does."""
-        for parameter, grad in self._own_gradients:
-            parameter.grad = grad
-        self._own_gradients = []
+        for parameter, own, _, _ in self._replaced:
+            parameter.grad = own
+        self._replaced = []
+
+    def _restore(self) -> None:
+        """Restore the gradients after a step that raised, but for those that have changed since."""
+        for parameter, own, put, version in self._replaced:
+            if parameter.grad is put and put._version == version:
+                parameter.grad = own
+        self._replaced = []
+
+    @torch.no_grad()
+    def _penalty(self, optimizer: Optimizer) -> Tensor:
+        """Return what the penalty adds to the value of a closure, less where it is maximized."""
+        groups = [one for group in self._reg.groups for one in group.singles()]
+        terms = [
+            self._sign(optimizer, *group.layers) * group.prior.penalty(group.matrix).sum()
+            for group in groups
+        ]
+        total = terms[0]
+        for term in terms[1:]:
+            total = total + term.to(total.device)
+        return self._reg.strength * total
 
     def _shrink(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         skipped = getattr(optimizer, "found_inf", None)
@@ -119,7 +138,19 @@ class Attachment:
                     _shrink(one, rate * self._reg.strength, skipped)
 
     def _learning_rate(self, optimizer: Optimizer, layer: Layer) -> float | Tensor:
-        return self._reg.proximal_rate(optimizer.param_groups[self._groups[layer.name]])
+        return self._reg.proximal_rate(self._param_group(optimizer, layer))
+
+    def _sign(self, optimizer: Optimizer, layer: Layer) -> int:
+        """Return −1 where the optimizer maximizes."""
+        return -1 if self._param_group(optimizer, layer).get("maximize") else 1
+
+    def _param_group(self, optimizer: Optimizer, layer: Layer) -> dict[str, Any]:
+        """Return the parameter group that holds a layer's weight, wherever it is by now."""
+        parameter, index, at = self._places[layer.name]
+        groups = optimizer.param_groups
+        if index >= len(groups) or not _is_at(groups[index]["params"], at, parameter):
+            self._places[layer.name] = parameter, index, at = _find(parameter, layer, groups)
+        return groups[index]
 
     def _count(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         """Count the step, unless it was skipped, and update if one is due."""
@@ -219,27 +250,51 @@ def _shrink(group: Group, step: float | Tensor, skipped: Tensor | None) -> None:
     torch._foreach_copy_([local(weights[i]) for i in used], [local(shrunk[i]) for i in used])
 
 
-def _groups(reg: Regularizer, optimizer: Optimizer) -> dict[str, int]:
-    """The index of the parameter group that holds each layer's weight."""
+class _Replaced(NamedTuple):
+    """A gradient that the penalty's was added to, for a step."""
+
+    parameter: Tensor
+    own: Tensor | None
+    put: Tensor  # in its place
+    version: int  # of that tensor then
+
+
+#: A parameter, the index of its group in an optimizer, and its place there.
+_Place = tuple[Tensor, int, int]
+
+
+def _is_at(parameters: list[Tensor], at: int, parameter: Tensor) -> bool:
+    return at < len(parameters) and parameters[at] is parameter
+
+
+def _find(parameter: Tensor, layer: Layer, groups: list[dict[str, Any]]) -> _Place:
+    for index, group in enumerate(groups):
+        for at, one in enumerate(group["params"]):
+            if one is parameter:
+                return parameter, index, at
+    raise RuntimeError(
+        f"{layer.name}: the optimizer does not hold this layer's weight any more; call remove() "
+        f"on the handle, and attach again"
+    )
+
+
+def _places(reg: Regularizer, optimizer: Optimizer) -> dict[str, _Place]:
+    """Return where the optimizer holds each layer's weight."""
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer: expected a torch.optim.Optimizer, got {optimizer!r}")
-    held = {
-        id(parameter): index
-        for index, group in enumerate(optimizer.param_groups)
-        for parameter in group["params"]
-    }
-    groups = {}
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    places = {}
     for name, layer in reg.layers.items():
-        needed = [id(p) for p in layer.parameters if p.requires_grad]
+        needed = [p for p in layer.parameters if p.requires_grad]
         if not needed:
             raise ValueError(f"{name}: the weight is frozen (requires_grad=False)")
-        if not all(parameter in held for parameter in needed):
+        if not all(id(parameter) in held for parameter in needed):
             raise ValueError(
                 f"{name}: the optimizer does not hold this layer's weight; attach the optimizer "
                 f"that trains it, or select other layers"
             )
-        groups[name] = held[needed[0]]
-    return groups
+        places[name] = _find(needed[0], layer, optimizer.param_groups)
+    return places
 
 
 def _refuse_overlap(reg: Regularizer, optimizer: Optimizer) -> None:

@@ -18,7 +18,7 @@ from adareg.nn.distributed import Team, group_of
 from adareg.nn.groups import Group, make_groups, placement
 from adareg.nn.metrics import layer_metrics
 from adareg.nn.schedule import Schedule, as_schedule
-from adareg.nn.select import Layer, Selection, by_name, select
+from adareg.nn.select import Layer, Selection, by_name, paths, refuse_replaced, select
 from adareg.nn.state import Form, dump, load, stored
 
 _FORMAT = 2
@@ -40,6 +40,7 @@ class Regularizer(ABC):
         self.model = model
         self._process_group = process_group
         self._layers = {layer.name: layer for layer in select(model, layers)}
+        self._paths = paths(model, self._layers.values())
         self._regroup({name: self._start(layer.blank) for name, layer in self._layers.items()})
         self._attachment: Attachment | None = None
         self._captured = False
@@ -107,7 +108,13 @@ class Regularizer(ABC):
 
     @property
     def groups(self) -> list[Group]:
-        """The selected layers and their priors, batched by shape, where the weights are now."""
+        """The selected layers and their priors, batched by shape, where the weights are now.
+
+        Raises:
+            RuntimeError: a layer has been replaced by another since.
+        """
+        if not torch.compiler.is_compiling():
+            refuse_replaced(self._paths)
         if placement(self._layers.values()) != self._placement:
             self._regroup(self._by_name(self._groups))
         self._notice_capture()
@@ -252,6 +259,7 @@ class Regularizer(ABC):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.model = state["model"]
         self._layers = {layer.name: layer for layer in by_name(self.model, state["layers"])}
+        self._paths = paths(self.model, self._layers.values())
         self._attachment, self._captured, self._process_group = None, False, None
         vars(self).update(state["own"])
         self.load_state_dict(state["state"])

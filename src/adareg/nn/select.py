@@ -220,6 +220,39 @@ def unwrapped(model: nn.Module) -> nn.Module:
         model = inner
 
 
+#: A module, the name of a child, the child, and its name in the whole model.
+Path = tuple[nn.Module, str, nn.Module, str]
+
+
+def paths(model: nn.Module, layers: Iterable[Layer]) -> list[Path]:
+    """Return every step on the ways from a model to its layers."""
+    wanted = {layer.module for layer in layers}
+    above: dict[nn.Module, list[Path]] = {}
+    for name, module in unwrapped(model).named_modules():
+        for key, child in module.named_children():
+            above.setdefault(child, []).append((module, key, child, f"{name}.{key}".strip(".")))
+    found: list[Path] = []
+    pending, seen = [*wanted], set(wanted)
+    while pending:
+        for path in above.get(pending.pop(), [])[:1]:
+            found.append(path)
+            if path[0] not in seen:
+                seen.add(path[0])
+                pending.append(path[0])
+    return found
+
+
+def refuse_replaced(paths: Iterable[Path]) -> None:
+    """Raise a RuntimeError if a module on a path is not where it was, but for torch.compile."""
+    for parent, key, child, name in paths:
+        now = parent._modules.get(key)
+        if now is not child and (now is None or unwrapped(now) is not child):
+            raise RuntimeError(
+                f"{name}: this module has been replaced or removed since the regularizer was made; "
+                f"make it anew, and attach it"
+            )
+
+
 def by_name(model: nn.Module, names: Iterable[str]) -> list[Layer]:
     """The layers that :func:`select` gave these names, whatever has become of them since."""
     candidates = _candidates(unwrapped(model))

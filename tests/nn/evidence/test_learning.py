@@ -12,6 +12,7 @@ from learning import assert_sound, classes, deep, fit, mlp
 from training import train
 
 
+@pytest.mark.filterwarnings("ignore:after 10 updates the network predicts no better")
 def test_log_evidence_prefers_the_model_that_made_the_data():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(200, 8, generator=generator)

@@ -2,8 +2,10 @@
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
-from torch.optim import Adam
+from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss
+from torch.optim import SGD, Adam
+from torch.utils.data import DataLoader, TensorDataset
 
 from adareg import EvidenceReg
 from learning import assert_sound, classes, mlp
@@ -73,3 +75,105 @@ def test_labels_are_read_off_the_gradient():
     assert len(reg._source.batch()[1]) == 40
     handle.remove()
     assert not model._forward_hooks
+
+
+def test_labels_are_read_where_the_loss_is_maximized():
+    x, y = classes()
+    model = mlp()
+    reg = EvidenceReg(model, 40, "classification")
+    reg.attach(SGD(model.parameters(), 0.1, maximize=True))
+    (-cross_entropy(model(x), y)).backward()
+    assert torch.equal(reg._source.batch()[1], y)
+
+
+def one_hot(y):
+    return nn.functional.one_hot(y, 5).float()
+
+
+LOSSES = {
+    "squared error": lambda o, y: mse_loss(o, one_hot(y)),
+    "several labels": lambda o, y: nn.functional.binary_cross_entropy_with_logits(o, one_hot(y)),
+    "Poisson": lambda o, y: nn.functional.poisson_nll_loss(o, one_hot(y)),
+    "cross-entropy": cross_entropy,
+    "smoothed": lambda o, y: cross_entropy(o, y, label_smoothing=0.1),
+    "weighted": lambda o, y: cross_entropy(o, y, weight=torch.arange(1.0, 6)),
+    "ignored": lambda o, y: cross_entropy(o, y.where(y > 0, -100)),
+    "log-probabilities": lambda o, y: nn.functional.nll_loss(o, y),
+    "distilled": lambda o, y: cross_entropy(o, (3 * one_hot(y)).softmax(1)),
+    "with a small term": lambda o, y: cross_entropy(o, y) + 1e-4 * o.logsumexp(1).square().mean(),
+}
+OF_CLASSES = list(LOSSES)[3:]
+
+
+@pytest.mark.parametrize("data", [True, False])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_likelihood_that_does_not_fit_the_loss_is_refused(loss, data, dtype):
+    x, y = classes()
+    model = mlp(dtype=dtype)
+    reg = EvidenceReg(model, 40, "classification")
+    reg.attach(SGD(model.parameters(), 0.1), data=(x, y) if data else None)
+    value = LOSSES[loss](model(x.to(dtype)).float(), y)
+    if loss in OF_CLASSES:
+        value.backward()
+        return
+    with pytest.raises(ValueError, match="likelihood='classification' does not fit the training l"):
+        value.backward()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_regression_whose_loss_is_of_classes_is_refused(loss):
+    x, y = classes()
+    model = mlp()
+    reg = EvidenceReg(model, 40, "regression")
+    reg.attach(SGD(model.parameters(), 0.1), data=(x, one_hot(y)))
+    value = LOSSES[loss](model(x), y)
+    if loss in OF_CLASSES and loss != "log-probabilities":
+        with pytest.raises(ValueError, match="the outputs is not that of a squared error"):
+            value.backward()
+    else:
+        value.backward()
+    value = LOSSES[loss](model(x), y)
+    value.backward()  # looked at once
+
+
+def test_nothing_learned_after_ten_updates_is_told():
+    x, y = torch.zeros(40, 8), classes()[1]  # nothing to tell classes apart by
+    model = mlp()
+    reg = EvidenceReg(model, 40, "classification")
+    for _ in range(9):
+        reg.update(x, y)
+    with pytest.warns(UserWarning, match="after 10 updates the network predicts no better"):
+        reg.update(x, y)
+    reg.update(x, y)  # warnings are errors here
+
+
+def test_a_shuffled_loader_draws_what_it_would_have_drawn():
+    """Whether or not updates read it between, and whoever made its generator."""
+    x, y = classes()
+    drawn = []
+    for updates in (0, 2):
+        torch.manual_seed(7)
+        loader = DataLoader(TensorDataset(x, y), 8, shuffle=True)
+        reg = EvidenceReg(mlp(), 40, "classification")
+        reg.attach(SGD(reg.model.parameters(), 0.1), data=loader)
+        torch.manual_seed(8)
+        for _ in range(updates):
+            reg.update()
+        drawn.append(torch.cat([labels for _, labels in loader]))
+    assert torch.equal(*drawn)
+
+
+def test_what_other_threads_draw_meanwhile_is_not_drawn_again():
+    """An update does not rewind the global random state: here the model stands for a thread."""
+    drawn = []
+
+    class Drawing(nn.Linear):
+        def forward(self, x):
+            drawn.append(torch.rand(()).item())
+            return super().forward(x)
+
+    reg = EvidenceReg(Drawing(8, 5), 40, "classification")
+    for _ in range(3):
+        reg.update(*classes())
+    assert len(set(drawn)) == len(drawn) > 0

@@ -414,3 +414,12 @@ def test_linear_layers_in_a_text_are_looked_at_with_fewer_samples(monkeypatch):
         reg.update(x, torch.randint(3, (50,)))
         assert_sound(reg, model)
     assert read == [10, 50]
+
+
+def test_an_embedding_that_renormalises_its_weight_stays_as_it_was():
+    model = nn.Sequential(nn.Embedding(7, 4, max_norm=0.5), nn.Flatten(), nn.Linear(12, 3))
+    with torch.no_grad():
+        model[0].weight.mul_(10)
+    before = model[0].weight.detach().clone()
+    EvidenceReg(model, 9, "classification").update(torch.randint(7, (9, 3)), torch.arange(9) % 3)
+    assert torch.equal(model[0].weight, before)

@@ -31,6 +31,9 @@ class Constants:
     """A network whose squared residuals are more than this share of those of the best constant
     prediction has learned nothing yet."""
 
+    patience: int = 10
+    """After this many updates that have met a network which has learned nothing, one warns."""
+
     step: float = 0.5
     """How far an update goes from the old scale or noise to the new, in logarithms."""
 

@@ -35,6 +35,9 @@ class Likelihood(ABC):
     #: Names the likelihood in messages and in saved states.
     name: ClassVar[str]
 
+    #: The training loss that ``loss_scale=1`` stands for, in messages.
+    loss_name: ClassVar[str] = "its mean −log-likelihood"
+
     #: An update is refused without targets. Otherwise :meth:`read_targets` must be there.
     needs_targets: ClassVar[bool] = True
 
@@ -173,6 +176,13 @@ class Likelihood(ABC):
         """Return the share of the kernel that is counted."""
         return 1.0
 
+    def fits_gradient(self, gradient: Tensor) -> bool:
+        """Return if the loss that this likelihood stands for can have this gradient at outputs.
+
+        By default not if it is that of a cross-entropy.
+        """
+        return not sums_to_zero(gradient)
+
     def read_targets(self, gradient: Tensor, outputs: Tensor) -> Tensor:
         """Return the targets of a batch, from the gradient of its loss at the outputs."""
         raise NotImplementedError(f"{self.name} needs targets: they are not in the gradient")
@@ -195,6 +205,7 @@ class Categorical(Likelihood):
     """
 
     name: ClassVar[str] = "classification"
+    loss_name: ClassVar[str] = "a cross-entropy over classes"
     needs_targets: ClassVar[bool] = False
 
     def check_targets(self, targets: Tensor, outputs: Tensor) -> Tensor:
@@ -295,6 +306,16 @@ class Categorical(Likelihood):
         """Return less than one."""
         return constants.count
 
+    def fits_gradient(self, gradient: Tensor) -> bool:
+        """Return if it sums to zero over classes, or is that of log-probabilities at the labels.
+
+        Of one logit nothing can be said. A loss may have some small term beside the cross-entropy.
+        """
+        if gradient.ndim < 2 or gradient.shape[-1] == 1:
+            return True
+        at_labels = ((gradient != 0).sum(-1) <= 1).all() and (gradient <= 0).all()
+        return bool(at_labels) or sums_to_zero(gradient, 0.05)
+
     def read_targets(self, gradient: Tensor, outputs: Tensor) -> Tensor:
         """Return labels: the gradient is ``p − y`` but for a positive factor.
 
@@ -323,6 +344,7 @@ class Gaussian(Likelihood):
     """
 
     name: ClassVar[str] = "regression"
+    loss_name: ClassVar[str] = "a squared error"
 
     def check_targets(self, targets: Tensor, outputs: Tensor) -> Tensor:
         """Return a matrix like the outputs."""
@@ -411,6 +433,17 @@ def as_likelihood(likelihood: str | Likelihood) -> Likelihood:
 
 
 # Vectors in output space
+
+
+def sums_to_zero(gradient: Tensor, tolerance: float = 1e-3) -> bool:  # (m, K)
+    """Return if each sample's gradient sums to zero over outputs, within a share of its size."""
+    if gradient.ndim < 2 or gradient.shape[-1] == 1:
+        return False
+    g = gradient.detach().double()
+    g = g[g.isfinite().all(-1) & (g != 0).any(-1)]
+    sums, sizes = g.sum(-1).abs(), g.abs().sum(-1)
+    rounding = 4 * torch.finfo(gradient.dtype).eps * gradient.shape[-1] ** 0.5
+    return len(g) > 0 and bool((sums <= max(rounding, tolerance) * sizes).all())
 
 
 def orthonormal(

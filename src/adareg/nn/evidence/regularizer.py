@@ -28,6 +28,7 @@ from adareg.nn.distributed import follow_first
 from adareg.nn.evidence import tracing
 from adareg.nn.evidence.batches import each, sample, take
 from adareg.nn.evidence.correlations import Correlations, draw_correlations
+from adareg.nn.evidence.losses import watch_loss
 from adareg.nn.evidence.sources import Given, Recent, Source
 from adareg.nn.regularizer import Regularizer
 from adareg.nn.schedule import Growing, Schedule
@@ -174,6 +175,7 @@ class EvidenceReg(Regularizer):
                 seen.outputs.double(), directions.targets, learned
             )
         self._remember(solved, seen)
+        self._warn_of_waiting()
         return {**priors, **{name: layer.prior for name, layer in solved.layers.items()}}
 
     def _data(self, inputs: Any, targets: Tensor | None) -> tuple[Any, Tensor | None]:
@@ -233,14 +235,12 @@ class EvidenceReg(Regularizer):
         """
         self._refuse_shards()
         samples = self.constants.samples
-        source: Source
-        if data is None:
-            source = Recent(min(self.n_samples, samples), self.likelihood)
-        else:
-            source = Given(data, samples)
+        given = None if data is None else Given(data, samples)
         attachment = super().attach(optimizer, mode, update_every)
-        attachment.own(source.watch(self.model))
-        self._source = source
+        sign = -1 if attachment.maximizes else 1
+        self._source = given or Recent(min(self.n_samples, samples), self.likelihood, sign)
+        attachment.own(self._source.watch(self.model))
+        attachment.own(watch_loss(self.model, self.likelihood, sign))
         return attachment
 
     def proximal_rate(self, group: Mapping[str, Any]) -> float | Tensor:
@@ -379,6 +379,15 @@ class EvidenceReg(Regularizer):
             raise NotImplementedError(
                 f"{', '.join(sharded)}: the weight is sharded, and EvidenceReg needs whole ones; "
                 f"use AdaReg, or DistributedDataParallel"
+            )
+
+    def _warn_of_waiting(self) -> None:
+        if self.waiting and self.updates == self.constants.patience:
+            warnings.warn(
+                f"after {self.updates} updates the network predicts no better than one answer for "
+                f"all samples, and the penalty is still off: does it learn, and are targets and "
+                f"likelihood={self.likelihood.name!r} those of the loss?",
+                stacklevel=2,
             )
 
     def _warn_of_capture(self) -> None:

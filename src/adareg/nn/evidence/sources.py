@@ -77,10 +77,15 @@ class Recent:
     Targets are the model's argument ``labels`` if it has one. Else they are read off the loss's
     gradient at the outputs, if the likelihood can; they are known once a backward pass has been
     made.
+
+    Args:
+        most: how many samples are remembered.
+        likelihood: reads targets off a gradient.
+        sign: −1 where the loss is maximized.
     """
 
-    def __init__(self, most: int, likelihood: Likelihood) -> None:
-        self._most, self._likelihood = most, likelihood
+    def __init__(self, most: int, likelihood: Likelihood, sign: int = 1) -> None:
+        self._most, self._likelihood, self._sign = most, likelihood, sign
         self._name = "the model"
         self._recent: deque[tuple[Any, list[Tensor]]] = deque()
         self._is_copy = False
@@ -125,8 +130,13 @@ class Recent:
                 "data=(inputs, targets), or a data loader; or call the model with labels=…"
             )
         else:
-            read, latest = likelihood.read_targets, slice(-self._most, None)
-            logits.register_hook(lambda g: known.append(read(g.detach()[latest], answer)))
+            latest, sign = slice(-self._most, None), self._sign
+
+            def read(gradient: Tensor) -> None:
+                found = sign * gradient.detach()[latest]
+                known.append(likelihood.read_targets(found, answer))
+
+            logits.register_hook(read)
         return known
 
     def batch(self) -> tuple[Any, Tensor | None]:

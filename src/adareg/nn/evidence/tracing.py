@@ -344,6 +344,15 @@ def _one_by_one(layer: Layer, model: nn.Module, inputs: Inputs, directions: Tens
     return torch.stack(rows, 1)
 
 
+def _renormalised(model: nn.Module) -> list[Tensor]:
+    """Return weights that a forward pass changes in place."""
+    return [
+        module.weight
+        for module in model.modules()
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None
+    ]
+
+
 @contextmanager
 def _undisturbed(model: nn.Module) -> Iterator[None]:
     """Put the model in evaluation mode, and flags and buffers back as they were afterwards.
@@ -353,7 +362,8 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
     """
     training = {module: module.training for module in model.modules()}
     held = [(module, dict(module._buffers)) for module in model.modules()]
-    buffers = [(buffer, buffer._version, buffer.clone()) for buffer in model.buffers()]
+    changing = [*model.buffers(), *_renormalised(model)]
+    kept = [(tensor, tensor._version, tensor.detach().clone()) for tensor in changing]
     model.eval()
     try:
         yield
@@ -363,6 +373,6 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
         for module, own in held:  # one may have been put in the place of another
             module._buffers.update(own)
         with torch.no_grad():
-            for buffer, version, before in buffers:
-                if buffer._version != version:
-                    buffer.copy_(before)
+            for tensor, version, before in kept:
+                if tensor._version != version:
+                    tensor.copy_(before)
