@@ -1,4 +1,7 @@
-"""The command ``adareg``: argument parsing only."""
+"""The command ``adareg``: argument parsing only.
+
+What a command needs is imported when it is called: ``adareg --help`` does not wait for torch.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +10,22 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
-
-import torch
+from typing import TYPE_CHECKING, Annotated, Any
 
 try:
     import typer
-    from rich.console import Console
 except ImportError as error:  # pragma: no cover
     raise SystemExit(f"{error}. The command line needs: pip install 'adareg[lab]'") from error
 
 import adareg
-from adareg.bench import report
-from adareg.lab import contest
-from adareg.lab import data as datasets
-from adareg.lab.atomic import write_atomically
-from adareg.lab.data import show
-from adareg.lab.experiments import SCALES, find_all
-from adareg.lab.judge.claims import Records, judge, smalldata
-from adareg.lab.judge.claims import show as verdicts
-from adareg.lab.run import costs, terminal
-from adareg.lab.run import plan as lab
-from adareg.lab.run.ray_engine import Cluster
-from adareg.lab.run.records import NoRecordsError, Store, TornLineWarning
+
+if TYPE_CHECKING:
+    import torch
+    from rich.console import Console
+
+    from adareg.lab.run.plan import Engine
+    from adareg.lab.run.records import Store
+    from adareg.lab.run.terminal import Terminal
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 data_app = typer.Typer(no_args_is_help=True, help="The data sets of the experiments.")
@@ -55,7 +51,15 @@ def main(version: Version = False) -> None:
 Device = Annotated[str, typer.Option(help="cpu or cuda; by default the GPU if there is one")]
 
 
+def _console(stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr)
+
+
 def _device(name: str) -> torch.device:
+    import torch
+
     name = name or ("cuda" if torch.cuda.is_available() else "cpu")
     if name not in ("cpu", "cuda"):
         raise typer.BadParameter(f"{name!r}: expected cpu or cuda", param_hint="--device")
@@ -74,7 +78,9 @@ def bench(
     ] = None,
 ) -> None:
     """Time updates and training steps side by side with what they replace."""
-    chosen, console = _device(device), Console()
+    from adareg.bench import report
+
+    chosen, console = _device(device), _console()
     with _errors_in_one_line():
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)  # before minutes of measuring
@@ -87,9 +93,11 @@ def bench(
 
 
 def _known(names: list[str] | None) -> list[str]:
+    from adareg.lab.data import DATASETS
+
     for name in names or []:
-        if name not in datasets.DATASETS:
-            listed = ", ".join(datasets.DATASETS)
+        if name not in DATASETS:
+            listed = ", ".join(DATASETS)
             raise typer.BadParameter(f"no data set {name!r}; there are: {listed}")
     return names or []
 
@@ -141,7 +149,10 @@ def reproduce(
     ] = None,
 ) -> None:
     """Run experiments of the paper again; what is recorded already is not."""
-    console = Console()
+    from adareg.lab import contest
+    from adareg.lab.run import terminal
+
+    console = _console()
     if not names:
         terminal.experiments(console)
         return
@@ -184,14 +195,14 @@ def _contest(
     out: Path,
     options: dict[str, Any],
 ) -> None:
-    if names != [contest.NAME]:
+    if len(names) > 1:
         raise typer.BadParameter("tables is run by itself, without other experiments")
     with _errors_in_one_line():
         from adareg.lab.contest.command import Request, reproduce
 
         request = Request(scale=scale, methods=methods, **options)
         try:
-            good = reproduce(request, directory, out, Console())
+            good = reproduce(request, directory, out, _console())
         except KeyboardInterrupt:
             typer.echo("stopped; the same command goes on from there")
             raise typer.Exit(130) from None
@@ -199,7 +210,10 @@ def _contest(
         raise typer.Exit(1)
 
 
-def _engine(name: str, device: str, address: str | None, gpus_per_cell: float | None) -> lab.Engine:
+def _engine(name: str, device: str, address: str | None, gpus_per_cell: float | None) -> Engine:
+    from adareg.lab.run.plan import Local
+    from adareg.lab.run.ray_engine import Cluster
+
     if name == "ray":
         return Cluster(address, device, gpus_per_cell)
     if name != "local":
@@ -207,28 +221,32 @@ def _engine(name: str, device: str, address: str | None, gpus_per_cell: float | 
     for option, value in (("--address", address), ("--gpus-per-cell", gpus_per_cell)):
         if value is not None:
             raise ValueError(f"{option} {value}: only with --engine ray")
-    return lab.Local(_device(device))
+    return Local(_device(device))
 
 
 def _reproduce(
     names: list[str],
     scale: str,
-    engine: lab.Engine,
+    engine: Engine,
     seeds: int | None,
     methods: str | None,
     settings: list[str] | None,
     directory: Path | None,
     out: Path,
-    reporter: terminal.Terminal,
+    reporter: Terminal,
 ) -> None:
+    from adareg.lab.experiments import SCALES, find_all
+    from adareg.lab.run import plan
+    from adareg.lab.run.records import Store
+
     if scale not in SCALES:
         raise ValueError(f"--scale {scale!r}: expected one of {', '.join(SCALES)}")
     pairs = [setting.partition("=") for setting in settings or []]
     for key, equals, _ in pairs:
         if not equals:
             raise ValueError(f"--set {key!r}: expected KEY=VALUE")
-    sources, store = lab.Sources(directory), Store(out)
-    jobs, finished = lab.plan(
+    sources, store = plan.Sources(directory), Store(out)
+    jobs, finished = plan.plan(
         find_all(names),
         scale,
         sources,
@@ -237,7 +255,7 @@ def _reproduce(
         _listed(methods) or None,
         {key: value for key, _, value in pairs},
     )
-    lab.run(jobs, finished, sources, store, engine, reporter)
+    plan.run(jobs, finished, sources, store, engine, reporter)
 
 
 @app.command()
@@ -260,14 +278,18 @@ def runs(
     the others listed.
     """
     with _records(out) as (store, unreadable):
+        from adareg.lab.run import costs, plan, terminal
+
         if timed:
             device = _device("")
-            cells = costs.measure_again(store, "smalldata-*", data, device, lab.environment(device))
+            cells = costs.measure_again(
+                store, "smalldata-*", data, device, plan.environment(device)
+            )
             for experiment, config in cells:
                 typer.echo(f"timing {experiment} {config.slug}")
         if pack:
             store.pack(unreadable=[])  # they are told when all are listed
-        terminal.runs(store, Console(), unreadable)
+        terminal.runs(store, _console(), unreadable)
 
 
 @app.command()
@@ -287,17 +309,21 @@ def claims(
     claims are judged from the others.
     """
     with _records(out) as (store, unreadable):
+        from adareg.lab.atomic import write_atomically
+        from adareg.lab.judge.claims import Records, judge, show, smalldata
+        from adareg.lab.run.records import NoRecordsError
+
         records = Records.of(store)
         unreadable += records.unreadable
         if not records.benchmarks and not any(store.read(unreadable=[])):
             raise NoRecordsError(out)
         judgements, asked = judge(records), smalldata.judge(records)
-        verdicts.table(judgements, Console())
-        verdicts.criteria(asked, Console())
+        show.table(judgements, _console())
+        show.criteria(asked, _console())
         if to is not None:
-            write_atomically(to, verdicts.as_json(judgements | asked).encode())
-    if strict and not verdicts.all_reproduced(judgements):
-        raise typer.Exit(1)
+            write_atomically(to, show.as_json(judgements | asked).encode())
+        if strict and not show.all_reproduced(judgements):
+            raise typer.Exit(1)
 
 
 @app.command("report")
@@ -316,28 +342,34 @@ def report_command(
         from adareg.lab.report import write
 
         path = write(runs, out, unreadable)
-        Console().print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)", soft_wrap=True)
+        _console().print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)", soft_wrap=True)
 
 
 @data_app.command("list")
 def data_list(data: DataDirectory = None) -> None:
     """List the data sets, and say which are here."""
+    from adareg.lab.data import show
+
     with _errors_in_one_line():
-        show.table(data, Console())
+        show.table(data, _console())
 
 
 @data_app.command("fetch")
 def data_fetch(names: Names = None, data: DataDirectory = None) -> None:
     """Download data sets from their public homes: those named, or all that are not here."""
-    if not show.fetch(names or [], data, Console(), Console(stderr=True)):
+    from adareg.lab.data import show
+
+    if not show.fetch(names or [], data, _console(), _console(stderr=True)):
         raise typer.Exit(1)
 
 
 @data_app.command("check")
 def data_check(names: Names = None, data: DataDirectory = None) -> None:
     """Verify the checksum of every file; exit with 1 if one is wrong, or a named one missing."""
+    from adareg.lab.data import show
+
     with _errors_in_one_line():
-        if not show.check(names or [], data, Console()):
+        if not show.check(names or [], data, _console()):
             raise typer.Exit(1)
 
 
@@ -347,6 +379,8 @@ def _records(folder: Path) -> Iterator[tuple[Store, list[str]]]:
 
     At the end what is in the list is told, and makes the exit code 1.
     """
+    from adareg.lab.run.records import NoRecordsError, Store
+
     unreadable: list[str] = []
     try:
         with _errors_in_one_line():
@@ -373,6 +407,8 @@ def _errors_in_one_line() -> Iterator[None]:
 @contextmanager
 def _torn_lines_told() -> Iterator[None]:
     """Say once of each file that its last line was left out; other warnings go their way."""
+    from adareg.lab.run.records import TornLineWarning
+
     told: set[str] = set()
 
     def tell(message: Warning | str, category: type[Warning], *others: Any, **more: Any) -> None:
