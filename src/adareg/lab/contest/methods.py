@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -123,10 +124,8 @@ def _separate(problem: Problem) -> Pipeline:
 
 
 def _evidence_model(problem: Problem, **settings: Any) -> Any:
-    from adareg.sklearn import EvidenceClassifier, EvidenceRegressor  # type: ignore[attr-defined]
-
-    kind = EvidenceClassifier if problem.classes else EvidenceRegressor
-    return kind(random_state=problem.seed, **settings)
+    kind = "EvidenceClassifier" if problem.classes else "EvidenceRegressor"
+    return getattr(import_module("adareg.sklearn"), kind)(random_state=problem.seed, **settings)
 
 
 # Others that predict with error bars

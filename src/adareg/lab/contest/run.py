@@ -205,7 +205,14 @@ def _attempt(trial: Trial, directory: Path | None, environment: dict[str, Any]) 
     """The record of a trial, or why there is none."""
     try:
         return run(trial, directory, environment)
-    except (ValueError, ArithmeticError, RuntimeError, ImportError, MemoryError, OSError) as error:
+    except (
+        ValueError,
+        ArithmeticError,
+        RuntimeError,
+        AttributeError,
+        MemoryError,
+        OSError,
+    ) as error:
         return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
