@@ -8,7 +8,6 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import fabricated
 import pytest
 from typer.testing import CliRunner
 
@@ -16,6 +15,7 @@ from adareg.cli import app
 from adareg.lab import data
 from adareg.lab.data import download
 from adareg.lab.data.base import File
+from fakes import downloads
 
 IMAGES = "train-images-idx3-ubyte.gz"
 CUT = object()
@@ -66,17 +66,17 @@ def server(monkeypatch):
 
 @pytest.fixture
 def mnist(server, monkeypatch):
-    contents = fabricated.mnist()
+    contents = downloads.mnist()
     server.pages = {f"/{name}": content for name, content in contents.items()}
-    fabricated.expect(monkeypatch, "mnist", contents, lambda name: (f"{server.url}/{name}",))
+    downloads.expect(monkeypatch, "mnist", contents, lambda name: (f"{server.url}/{name}",))
     return contents
 
 
 @pytest.fixture
 def cifar10(server, monkeypatch):
-    contents = fabricated.cifar10()
+    contents = downloads.cifar10()
     members = {f"cifar-10-batches-bin/{name}": content for name, content in contents.items()}
-    packed = fabricated.tar_gz({**members, "../evil": b"!", "cifar-10-batches-bin/x": b"?"})
+    packed = downloads.tar_gz({**members, "../evil": b"!", "cifar-10-batches-bin/x": b"?"})
     serve_archive(server, monkeypatch, contents, packed)
     return contents
 
@@ -89,7 +89,7 @@ def serve_archive(server, monkeypatch, contents, packed):
         checksum="md5:" + hashlib.md5(packed).hexdigest(),
         urls=(f"{server.url}/a.tar.gz",),
     )
-    fabricated.expect(monkeypatch, "cifar10", contents, archive=archive)
+    downloads.expect(monkeypatch, "cifar10", contents, archive=archive)
 
 
 def everything_below(folder):
@@ -106,7 +106,7 @@ def test_what_is_fetched_can_be_loaded(mnist, server, tmp_path):
 
 
 def test_only_what_is_missing_or_damaged_is_fetched(mnist, server, tmp_path):
-    fabricated.put({**mnist, IMAGES: b"damaged"}, tmp_path)
+    downloads.put({**mnist, IMAGES: b"damaged"}, tmp_path)
     (tmp_path / "t10k-labels-idx1-ubyte.gz").unlink()
     data.fetch("mnist", tmp_path)
     assert sorted(server.asked) == ["/t10k-labels-idx1-ubyte.gz", f"/{IMAGES}"]
@@ -131,8 +131,8 @@ def test_an_archive_gives_its_members_and_nothing_else(cifar10, tmp_path):
     ],
 )
 def test_each_member_of_an_archive_is_verified(server, monkeypatch, tmp_path, change, message):
-    contents = fabricated.cifar10()
-    serve_archive(server, monkeypatch, contents, fabricated.tar_gz(change(contents)))
+    contents = downloads.cifar10()
+    serve_archive(server, monkeypatch, contents, downloads.tar_gz(change(contents)))
     with pytest.raises(data.DownloadError, match=message):
         data.fetch("cifar10", tmp_path)
     assert everything_below(tmp_path) == []
@@ -140,8 +140,8 @@ def test_each_member_of_an_archive_is_verified(server, monkeypatch, tmp_path, ch
 
 @pytest.mark.parametrize("cut", [lambda c: b"no archive", lambda c: c[: len(c) // 2]])
 def test_what_cannot_be_unpacked_is_named(server, monkeypatch, tmp_path, cut):
-    contents = fabricated.cifar10()
-    serve_archive(server, monkeypatch, contents, cut(fabricated.tar_gz(contents)))
+    contents = downloads.cifar10()
+    serve_archive(server, monkeypatch, contents, cut(downloads.tar_gz(contents)))
     with pytest.raises(data.DownloadError, match=r"a\.tar\.gz cannot be unpacked"):
         data.fetch("cifar10", tmp_path)
     assert everything_below(tmp_path) == []
@@ -174,7 +174,7 @@ def test_another_address_is_tried(mnist, server, monkeypatch, tmp_path):
     def urls(name):
         return tuple(f"{server.url}{part}/{name}" for part in ("/none", "/bad", ""))
 
-    fabricated.expect(monkeypatch, "mnist", mnist, urls)
+    downloads.expect(monkeypatch, "mnist", mnist, urls)
     data.fetch("mnist", tmp_path)
     assert data.load("mnist", tmp_path).n_train == 5
     assert server.asked[:3] == [f"/none/{IMAGES}", f"/bad/{IMAGES}", f"/{IMAGES}"]
@@ -261,7 +261,7 @@ def test_missing_is_wrong_only_if_named(tmp_path, monkeypatch):
 def test_all_that_can_be_is_fetched(mnist, server, monkeypatch, tmp_path):
     few = {name: data.DATASETS[name] for name in ("digits", "sarcos", "mnist")}
     monkeypatch.setattr(data, "DATASETS", few)
-    fabricated.expect(monkeypatch, "sarcos", {}, lambda name: (f"{server.url}/none",))
+    downloads.expect(monkeypatch, "sarcos", {}, lambda name: (f"{server.url}/none",))
     result = run("fetch", "--data", tmp_path)
     assert "error: sarcos: cannot download sarcos_inv.mat" in one_line_error(result)
     assert "mnist: wrote 4 files" in result.stdout
@@ -273,7 +273,7 @@ def test_no_network(monkeypatch, tmp_path):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as closed:
         url = f"http://127.0.0.1:{closed.server_port}/x"
-    fabricated.expect(monkeypatch, "mnist", fabricated.mnist(), lambda name: (url,))
+    downloads.expect(monkeypatch, "mnist", downloads.mnist(), lambda name: (url,))
     line = one_line_error(run("fetch", "mnist", "--data", tmp_path))
     assert f"{url}: " in line
     assert "Connection refused" in line

@@ -4,12 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import fabricated
 import pytest
 import torch
 
 from adareg.lab import data
 from adareg.lab.data import files
+from fakes import downloads
 
 IMAGES, LABELS = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"
 TEST_LABELS = "t10k-labels-idx1-ubyte.gz"
@@ -17,14 +17,14 @@ TEST_LABELS = "t10k-labels-idx1-ubyte.gz"
 
 @pytest.fixture
 def mnist(monkeypatch):
-    contents = fabricated.mnist()
-    fabricated.expect(monkeypatch, "mnist", contents)
+    contents = downloads.mnist()
+    downloads.expect(monkeypatch, "mnist", contents)
     return contents
 
 
 @pytest.mark.parametrize("folder", ["mnist", ""])
 def test_files_are_found_in_both_places(mnist, tmp_path, folder):
-    fabricated.put(mnist, tmp_path / folder)
+    downloads.put(mnist, tmp_path / folder)
     assert data.load("mnist", tmp_path).n_train == 5
     assert data.load("mnist", str(tmp_path)).n_train == 5
 
@@ -33,14 +33,14 @@ def test_files_are_found_in_both_places(mnist, tmp_path, folder):
     "folder", ["cifar10", "cifar10/cifar-10-batches-bin", "cifar-10-batches-bin", ""]
 )
 def test_cifar_is_found_as_it_is_unpacked(monkeypatch, tmp_path, folder):
-    contents = fabricated.cifar10()
-    fabricated.expect(monkeypatch, "cifar10", contents)
-    fabricated.put(contents, tmp_path / folder)
+    contents = downloads.cifar10()
+    downloads.expect(monkeypatch, "cifar10", contents)
+    downloads.put(contents, tmp_path / folder)
     assert data.load("cifar10", tmp_path).n_train == 10
 
 
 def test_the_environment_names_the_directory(mnist, tmp_path, monkeypatch):
-    fabricated.put(mnist, tmp_path / "there")
+    downloads.put(mnist, tmp_path / "there")
     monkeypatch.setenv("ADAREG_DATA", str(tmp_path / "there"))
     assert data.load("mnist").n_train == 5
     with pytest.raises(data.DataNotFoundError):  # the argument comes first
@@ -57,7 +57,7 @@ def test_the_cache_directory_is_the_last_resort(monkeypatch, tmp_path):
 
 def test_missing_files_are_named_with_the_remedies(mnist, tmp_path):
     mnist.pop(LABELS), mnist.pop(TEST_LABELS)
-    fabricated.put(mnist, tmp_path / "mnist")
+    downloads.put(mnist, tmp_path / "mnist")
     with pytest.raises(data.DataNotFoundError) as caught:
         data.load("mnist", tmp_path)
     text = str(caught.value)
@@ -85,7 +85,7 @@ def flip(content):
     ids=["truncated", "empty", "one bit", "mixed up"],
 )
 def test_damaged_files_are_named_with_the_remedy(mnist, tmp_path, damage, message):
-    fabricated.put(damage(mnist), tmp_path)
+    downloads.put(damage(mnist), tmp_path)
     with pytest.raises(data.DataError, match=message) as caught:
         data.load("mnist", tmp_path)
     expected = "is damaged: expected sha256:[0-9a-f]{64}, found sha256:[0-9a-f]{64}.*"
@@ -117,9 +117,9 @@ def test_unknown_names_list_those_there_are():
 def test_states(mnist, tmp_path):
     assert data.check("digits").summary == "embedded"
     assert data.check("mnist", tmp_path).summary == "missing"
-    fabricated.put({IMAGES: mnist[IMAGES]}, tmp_path)
+    downloads.put({IMAGES: mnist[IMAGES]}, tmp_path)
     assert data.check("mnist", tmp_path).summary == "incomplete"
-    fabricated.put(mnist, tmp_path)
+    downloads.put(mnist, tmp_path)
     state = data.check("mnist", tmp_path)
     assert (state.summary, state.loadable) == ("here", True)
     assert [f.state for f in state.files] == ["ok"] * 4
@@ -131,13 +131,13 @@ def test_states(mnist, tmp_path):
 
 
 def test_sarcos_can_do_with_the_test_file(monkeypatch, tmp_path):
-    contents = fabricated.sarcos()
-    fabricated.expect(monkeypatch, "sarcos", contents)
+    contents = downloads.sarcos()
+    downloads.expect(monkeypatch, "sarcos", contents)
     assert data.check("sarcos", tmp_path).summary == "missing"
-    fabricated.put({"sarcos_inv_test.mat": contents["sarcos_inv_test.mat"]}, tmp_path)
+    downloads.put({"sarcos_inv_test.mat": contents["sarcos_inv_test.mat"]}, tmp_path)
     assert data.check("sarcos", tmp_path).summary == "here"
     assert list(data.load("sarcos", tmp_path).provenance["files"]) == ["sarcos_inv_test.mat"]
-    fabricated.put({"sarcos_inv.mat": b"cut"}, tmp_path)  # no silent fallback
+    downloads.put({"sarcos_inv.mat": b"cut"}, tmp_path)  # no silent fallback
     assert data.check("sarcos", tmp_path).summary == "damaged"
     with pytest.raises(data.DataError, match="sarcos_inv.mat is damaged: expected git:"):
         data.load("sarcos", tmp_path)
@@ -174,7 +174,7 @@ print(data.load("mnist", sys.argv[2]).n_train)
 
 
 def test_reading_from_a_directory_needs_no_package(tmp_path):
-    fabricated.put(fabricated.mnist(), tmp_path)
+    downloads.put(downloads.mnist(), tmp_path)
     command = [sys.executable, "-c", WITHOUT, str(Path(__file__).parent), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.stdout, done.returncode) == ("5\n", 0), done.stderr

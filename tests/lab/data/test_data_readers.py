@@ -3,7 +3,6 @@
 import gzip
 import json
 
-import fabricated
 import numpy as np
 import pytest
 import scipy.io
@@ -12,6 +11,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, loa
 
 from adareg.lab import data
 from adareg.lab.data import cifar10, mnist, sarcos, scale
+from fakes import downloads
 
 
 def write(path, content):
@@ -23,21 +23,21 @@ def write(path, content):
 
 
 def test_idx_is_read_literally(tmp_path):
-    path = write(tmp_path / "a.gz", fabricated.idx((2, 1, 3), [0, 1, 2, 253, 254, 255]))
+    path = write(tmp_path / "a.gz", downloads.idx((2, 1, 3), [0, 1, 2, 253, 254, 255]))
     assert mnist.read_idx(path, 3).tolist() == [[[0, 1, 2]], [[253, 254, 255]]]
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (fabricated.idx((4,), range(4)), "header 00 00 08 03, found 00 00 08 01"),
-        (fabricated.idx((1, 1, 1), [1], magic=b"\0\0\x0d\3"), "found 00 00 0d 03"),
+        (downloads.idx((4,), range(4)), "header 00 00 08 03, found 00 00 08 01"),
+        (downloads.idx((1, 1, 1), [1], magic=b"\0\0\x0d\3"), "found 00 00 0d 03"),
         (gzip.compress(b"\0\0\x08\3\0\0", mtime=0), "expected an IDX header"),
         (gzip.compress(b"", mtime=0), "expected an IDX header"),
-        (fabricated.idx((2, 2, 2), range(7)), "expected 8 bytes for shape .2, 2, 2., found 7"),
-        (fabricated.idx((2, 2, 2), range(9)), "expected 8 bytes .* found 9"),
-        (fabricated.idx((0, 2, 2), []), "expected 0 bytes"),
-        (fabricated.idx((1, 1, 1), [1])[:-3], "not a complete gzip file"),
+        (downloads.idx((2, 2, 2), range(7)), "expected 8 bytes for shape .2, 2, 2., found 7"),
+        (downloads.idx((2, 2, 2), range(9)), "expected 8 bytes .* found 9"),
+        (downloads.idx((0, 2, 2), []), "expected 0 bytes"),
+        (downloads.idx((1, 1, 1), [1])[:-3], "not a complete gzip file"),
         (b"plain", "not a complete gzip file"),
         (b"", "expected an IDX header"),
     ],
@@ -48,9 +48,9 @@ def test_what_is_no_idx_file_is_refused(tmp_path, content, message):
 
 
 def test_mnist(monkeypatch, tmp_path):
-    contents = fabricated.mnist()
-    fabricated.expect(monkeypatch, "mnist", contents)
-    fabricated.put(contents, tmp_path)
+    contents = downloads.mnist()
+    downloads.expect(monkeypatch, "mnist", contents)
+    downloads.put(contents, tmp_path)
     made = data.load("mnist", tmp_path)
     assert made.x_train.shape == (5, 1, 2, 3)
     assert made.names == tuple("0123456789")
@@ -62,10 +62,10 @@ def test_mnist(monkeypatch, tmp_path):
 
 
 def test_images_and_labels_must_agree_in_number(monkeypatch, tmp_path):
-    contents = fabricated.mnist()
-    contents["train-labels-idx1-ubyte.gz"] = fabricated.idx((4,), [0] * 4)
-    fabricated.expect(monkeypatch, "mnist", contents)
-    fabricated.put(contents, tmp_path)
+    contents = downloads.mnist()
+    contents["train-labels-idx1-ubyte.gz"] = downloads.idx((4,), [0] * 4)
+    downloads.expect(monkeypatch, "mnist", contents)
+    downloads.put(contents, tmp_path)
     with pytest.raises(data.DataError, match="has 5 images, but .* has 4 labels"):
         data.load("mnist", tmp_path)
 
@@ -74,9 +74,9 @@ def test_images_and_labels_must_agree_in_number(monkeypatch, tmp_path):
 
 
 def test_cifar10(monkeypatch, tmp_path):
-    contents = fabricated.cifar10()
-    fabricated.expect(monkeypatch, "cifar10", contents)
-    fabricated.put(contents, tmp_path)
+    contents = downloads.cifar10()
+    downloads.expect(monkeypatch, "cifar10", contents)
+    downloads.put(contents, tmp_path)
     made = data.load("cifar10", tmp_path)
     assert made.x_train.shape == (10, 3, 32, 32)
     record = contents["data_batch_2.bin"][3073:]  # the fourth image of all
@@ -112,11 +112,11 @@ def test_what_is_no_cifar_batch_is_refused(tmp_path, content, message):
     [
         (b"", "is not a MATLAB 5 file"),
         (b"no matrix here" * 20, "is not a MATLAB 5 file"),
-        (fabricated.mat(a=np.ones((4, 28)))[:-40], "is not a MATLAB 5 file"),
-        (fabricated.mat(a=np.ones((4, 27))), r"28 columns, found \[\(4, 27\)\]"),
-        (fabricated.mat(a=np.ones((4, 28)), b=np.ones((4, 28))), "expected one matrix"),
-        (fabricated.mat(), r"found \[\]"),
-        (fabricated.mat(a=np.full((4, 28), np.nan)), "finite"),
+        (downloads.mat(a=np.ones((4, 28)))[:-40], "is not a MATLAB 5 file"),
+        (downloads.mat(a=np.ones((4, 27))), r"28 columns, found \[\(4, 27\)\]"),
+        (downloads.mat(a=np.ones((4, 28)), b=np.ones((4, 28))), "expected one matrix"),
+        (downloads.mat(), r"found \[\]"),
+        (downloads.mat(a=np.full((4, 28), np.nan)), "finite"),
     ],
 )
 def test_what_is_no_matrix_of_28_columns_is_refused(tmp_path, content, message):
@@ -137,9 +137,9 @@ def test_blocks_are_apart(n):
 
 
 def test_sarcos_is_standardised_by_its_training_rows(monkeypatch, tmp_path):
-    contents = fabricated.sarcos()
-    fabricated.expect(monkeypatch, "sarcos", contents)
-    fabricated.put(contents, tmp_path)
+    contents = downloads.sarcos()
+    downloads.expect(monkeypatch, "sarcos", contents)
+    downloads.put(contents, tmp_path)
     made = data.load("sarcos", tmp_path)
     path = write(tmp_path / "again.mat", contents["sarcos_inv.mat"])
     rows = scipy.io.loadmat(path)["sarcos_inv"]
@@ -155,9 +155,9 @@ def test_sarcos_is_standardised_by_its_training_rows(monkeypatch, tmp_path):
 
 
 def test_the_papers_split_leaks_and_says_so(monkeypatch, tmp_path):
-    contents = fabricated.sarcos()
-    fabricated.expect(monkeypatch, "sarcos-paper", contents)
-    fabricated.put(contents, tmp_path)
+    contents = downloads.sarcos()
+    downloads.expect(monkeypatch, "sarcos-paper", contents)
+    downloads.put(contents, tmp_path)
     with pytest.warns(data.LeakWarning, match="80 of the 80 test rows") as caught:
         made = data.load("sarcos-paper", tmp_path)
     assert caught[0].filename == __file__
@@ -168,9 +168,9 @@ def test_the_papers_split_leaks_and_says_so(monkeypatch, tmp_path):
 def test_repeated_rows_are_counted_in_the_block_split_too(monkeypatch, tmp_path):
     rows = np.random.default_rng(0).normal(size=(800, 28))
     rows[-3:] = rows[0]  # the last block is for the test
-    contents = {"sarcos_inv.mat": fabricated.mat(sarcos_inv=rows)}
-    fabricated.expect(monkeypatch, "sarcos", contents)
-    fabricated.put(contents, tmp_path)
+    contents = {"sarcos_inv.mat": downloads.mat(sarcos_inv=rows)}
+    downloads.expect(monkeypatch, "sarcos", contents)
+    downloads.put(contents, tmp_path)
     with pytest.warns(data.LeakWarning, match="3 of the 160"):
         assert data.load("sarcos", tmp_path).provenance["shared_rows"] == 3
 

@@ -1,11 +1,11 @@
 """The contest's tables: what is read is what was written, in the layouts of their public homes."""
 
-import fabricated
 import numpy as np
 import pytest
 
 from adareg.lab import data
 from adareg.lab.data import arff, uci
+from fakes import downloads
 
 ARFF = """\
 % a comment
@@ -77,8 +77,8 @@ def test_what_is_no_such_table_is_refused(path, text, message):
 def test_a_public_table_is_loaded_as_it_was_published(monkeypatch, tmp_path):
     numbers = np.random.default_rng(0).normal(size=(308, 7))
     content = "\n".join(" ".join(map(repr, row)) for row in numbers.tolist()).encode()
-    fabricated.expect(monkeypatch, "uci-yacht", {"data.txt": content})
-    fabricated.put({"data.txt": content}, tmp_path / "uci/yacht")
+    downloads.expect(monkeypatch, "uci-yacht", {"data.txt": content})
+    downloads.put({"data.txt": content}, tmp_path / "uci/yacht")
     table = data.load_table("uci-yacht", tmp_path)
     np.testing.assert_array_equal(table.x, numbers[:, :6])
     np.testing.assert_array_equal(table.y, numbers[:, 6])

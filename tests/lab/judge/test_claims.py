@@ -4,12 +4,12 @@ import copy
 import random
 
 import pytest
-from claim_worlds import BENCHMARKS, WORLDS, ahead, world
 
 from adareg.lab.experiments import EXPERIMENTS, SCALES
 from adareg.lab.judge.claims import CLAIMS, VERDICTS, Records, judge
 from adareg.lab.run.schema import problem
-from synthetic_records import networks
+from fakes.networks import networks
+from fakes.worlds import BENCHMARKS, WORLDS, ahead, world
 
 
 def test_every_claim_has_its_worlds():

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from claim_worlds import WORLDS
 from typer.testing import CliRunner
 
 from adareg import cli
@@ -12,7 +11,8 @@ from adareg.lab.judge.claims import CLAIMS, judge_all
 from adareg.lab.judge.claims.smalldata import CRITERIA
 from adareg.lab.run.records import Store
 from adareg.lab.train.config import Config
-from synthetic_records import networks
+from fakes.networks import networks
+from fakes.worlds import WORLDS
 
 RECORDS = Path(__file__).parents[3] / "results/records"
 

@@ -10,8 +10,8 @@ from adareg.lab.judge.selection import Records
 from adareg.lab.report.figures import FIGURES, SMALL_DATA
 from adareg.lab.run.schema import problem
 from adareg.lab.train.stacked import Replica
-from fabricated_records import record
-from synthetic_records import networks
+from fakes.networks import networks
+from fakes.records import record
 
 
 def level(points):

@@ -12,7 +12,7 @@ from adareg.lab.judge.claims.smalldata import CRITERIA, judge
 from adareg.lab.report import build
 from adareg.lab.run.records import Store
 from adareg.lab.train.stacked import Replica
-from fabricated_records import fill, record
+from fakes.records import fill, record
 from read_page import Page
 
 NAMES = [name for name in EXPERIMENTS if name.startswith("smalldata-")]

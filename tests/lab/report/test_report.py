@@ -19,7 +19,7 @@ from adareg.lab.report import build
 from adareg.lab.report.figures import FIGURES, SMALL_DATA
 from adareg.lab.run.records import Store
 from adareg.lab.train.stacked import Replica
-from fabricated_records import fill, record
+from fakes.records import fill, record
 from read_page import Page
 
 

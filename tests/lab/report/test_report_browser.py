@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from adareg.lab.report import build
-from fabricated_records import fill
+from fakes.records import fill
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from adareg.cli import app
 from adareg.lab import atomic
-from fabricated_records import fill
+from fakes.records import fill
 
 
 def run(command, folder):

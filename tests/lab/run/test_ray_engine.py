@@ -23,7 +23,7 @@ from adareg.lab.run.records import Store
 from adareg.lab.run.terminal import Terminal
 from adareg.lab.train.config import Config
 from adareg.lab.train.stacked import Replica
-from fabricated_data import fake
+from fakes.datasets import fake
 
 #: The embedded grid; its cells are long enough to be killed in.
 GRID = ("digits", "digits-completion", "--scale", "smoke", "--set", "epochs=10", "--device", "cpu")

@@ -25,7 +25,7 @@ from adareg.lab.run.terminal import Terminal
 from adareg.lab.train.methods import METHODS
 from adareg.lab.train.networks import ARCHITECTURES
 from adareg.lab.train.stacked import Replica
-from fabricated_data import fake
+from fakes.datasets import fake
 
 #: How often the run of the last test is killed; fifty were, once.
 KILLS = int(os.environ.get("ADAREG_KILLS", "3"))

@@ -19,7 +19,7 @@ from adareg.lab.train.config import Config
 from adareg.lab.train.methods import METHODS
 from adareg.lab.train.networks import ARCHITECTURES
 from adareg.lab.train.stacked import Data, Replica, Trainer, stacks
-from fabricated_data import fake
+from fakes.datasets import fake
 
 CONFIG = Config(
     data="digits", n=20, batch=8, blocks=2, epochs=4, lr=2e-3, precision="float64", trials=3

@@ -31,7 +31,7 @@ from adareg.lab.train.ingredients.evidence_prior import StackedEvidence
 from adareg.lab.train.methods import METHODS, Method
 from adareg.lab.train.networks import ARCHITECTURES
 from adareg.lab.train.stacked import Data, Replica, Trainer, products, stacks
-from fabricated_data import fake
+from fakes.datasets import fake
 
 EXACT = {"rtol": 1e-9, "atol": 1e-12}
 #: Precisions up to v = 1e3 on both sides amplify rounding a million times.

@@ -1,7 +1,7 @@
 """For every claim a world in which it is true and one in which it is not."""
 
 from adareg.lab.judge.claims import Records
-from synthetic_records import LEVELS, networks
+from fakes.networks import LEVELS, networks
 
 
 def ahead(name, by, relative=False):

@@ -1,0 +1,1 @@
+"""All that tests make up: data sets, their files, records, and worlds that claims are about."""
