@@ -177,6 +177,11 @@ def test_state_is_a_snapshot_and_restores_settings():
         (lambda s: s["priors"]["2"].update(row=[1, 2, 3]), "factors do not fit"),
         (lambda s: s["priors"]["2"]["col"].__setitem__(2, torch.ones(3)), "factors do not fit"),
         (lambda s: s["priors"]["2"]["col"].__setitem__(2, torch.full((5,), torch.nan)), "do not"),
+        (lambda s: s["priors"]["2"]["row"][2].mul_(1e30), "factors do not fit"),
+        (lambda s: s["priors"]["2"]["col"][0].mul_(1e-30), "factors do not fit"),
+        (lambda s: s["priors"]["2"]["row"][1].mul_(1.1), "basis is not orthonormal"),
+        (lambda s: s["priors"]["2"]["col"][1].copy_(torch.ones(16, 5)), "basis is not orthonormal"),
+        (lambda s: s["priors"]["2"]["col"][1][:, 0].zero_(), "basis is not orthonormal"),
         (lambda s: s["priors"]["2"]["col"].__setitem__(2, -torch.ones(5)), "factors do not fit"),
     ],
 )
@@ -184,11 +189,26 @@ def test_a_wrong_state_changes_nothing(change, message):
     reg = AdaReg(make_model())
     reg.update()
     before = reg.priors["2"].row.dense()
-    state = reg.state_dict()
+    state = copy.deepcopy(reg.state_dict())
     change(state)
     with pytest.raises(ValueError, match=message):
         reg.load_state_dict(state)
     assert torch.equal(reg.priors["2"].row.dense(), before)
+
+
+@pytest.mark.parametrize("rule", ["alternating", "joint", "official"])
+@pytest.mark.parametrize("shape", [(6, 9), (9, 6), (7, 7), (520, 600), (600, 520)])
+@pytest.mark.parametrize("rank", [0, 1, 4])
+@pytest.mark.parametrize("decades", [0, 6])
+def test_a_state_of_ones_own_is_accepted(rule, shape, rank, decades):
+    """With null directions, and singular values down to rounding."""
+    U, V = torch.randn(shape[0], rank), torch.randn(rank, shape[1])
+    model = nn.Linear(shape[1], shape[0])
+    model.weight.data = U * 10 ** -torch.linspace(0, decades, rank) @ V
+    reg, other = AdaReg(model, rule=rule), AdaReg(model)
+    reg.update()
+    other.load_state_dict(reg.state_dict())
+    torch.testing.assert_close(other.penalty(), reg.penalty(), rtol=0, atol=0)
 
 
 def test_a_state_of_another_shape_is_refused():

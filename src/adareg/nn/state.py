@@ -12,10 +12,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from adareg.core.linalg import factor_dtype, is_sharded, result_dtype
+from adareg.core.linalg import factor_dtype, is_sharded, matmul, result_dtype
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
 from adareg.nn.select import Layer
+
+#: The limits of eigenvalues: the product of two is neither 0 nor infinite in float32.
+_EIGENVALUES = torch.finfo(torch.float32).tiny ** 0.5, torch.finfo(torch.float32).max ** 0.5
+
+#: By how much products of two columns of a basis may differ from 0 or 1. Where a float32 weight's
+#: singular values are close to rounding its vectors may be off by 1e-3, see ``Weight.margin``.
+_ORTHONORMAL = 0.01
 
 
 class Form(NamedTuple):
@@ -68,6 +75,8 @@ def load(
         W = layer.blank
         if not (_fits(row, W.shape[:-1]) and _fits(col, W.mT.shape[:-1])):
             raise ValueError(f"{name}: the state's factors do not fit {tuple(W.shape)}")
+        if not all(_is_orthonormal(side) for side in (row, col)):
+            raise ValueError(f"{name}: the state's factors are damaged: a basis is not orthonormal")
         if _is_identity(row, col):
             priors[name] = MatrixNormal.identity(W)
         else:
@@ -76,16 +85,28 @@ def load(
 
 
 def _fits(precision: Precision, shape: torch.Size) -> bool:
-    """Return if the factors make a positive definite matrix for a side of this (…, n)."""
+    """Return true if the shapes are those of a side (…, n), and all eigenvalues within limits."""
     scale, basis, values = precision.factors
+    low, high = _EIGENVALUES
     tensors = [basis, values] if scale is None else [basis, values, scale]
     return (
-        all(isinstance(tensor, Tensor) and bool(tensor.isfinite().all()) for tensor in tensors)
+        all(isinstance(t, Tensor) and t.is_floating_point() for t in tensors)
+        and all(bool(tensor.isfinite().all()) for tensor in tensors)
         and basis.shape[:-1] == shape
         and values.shape == basis.shape[:-2] + basis.shape[-1:]
         and (scale.shape == shape[:-1] if scale is not None else basis.shape[-1] == shape[-1])
-        and all(bool((tensor > 0).all()) for tensor in tensors[1:])
+        and all(bool(((tensor > low) & (tensor < high)).all()) for tensor in tensors[1:])
     )
+
+
+def _is_orthonormal(side: Precision) -> bool:
+    """Return true if the columns of the basis are, but for those that have no effect."""
+    gram = matmul(side.basis.mT, side.basis)
+    used = torch.ones_like(side.values)
+    if side.scale is not None:
+        used = (side.values != side.scale.unsqueeze(-1)).to(gram.dtype)
+    error = (gram - torch.diag_embed(used)) * used.unsqueeze(-1) * used.unsqueeze(-2)
+    return bool((error.abs() < _ORTHONORMAL).all())
 
 
 def _padded(prior: MatrixNormal) -> MatrixNormal:
