@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def standardise(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
-    """Both parts, less the training mean and over the training deviation of each column.
+    """Return both parts, less the training mean and over the training deviation of each column.
 
     A column that is constant in the training data is centred only, so there it becomes zero.
 
@@ -23,7 +23,7 @@ def standardise(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def centre(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
-    """Both parts, less the training mean of each column, over one deviation for all columns.
+    """Return both parts, less the training mean of each column, over one deviation for all columns.
 
     For columns in one unit, such as pixels: those that hardly vary stay small, where
     :func:`standardise` would blow them up, and constant ones become zero.

@@ -7,7 +7,7 @@ SIZES = tuple(range(5_000, 50_001, 5_000))
 
 
 def cells(scale: str) -> list[Config]:
-    """Both batch sizes at every training size, with crops and flips as in the authors' code."""
+    """Return both batch sizes at every training size, with the authors' crops and flips."""
     if scale == "smoke":
         return grid("cifar10", [60], [256], epochs=1, test=100, augment=True)
     if scale == "small":

@@ -5,7 +5,7 @@ from adareg.lab.train.config import Config
 
 
 def cells(scale: str) -> list[Config]:
-    """From 30 to 960 images; a smaller batch and a larger step, as there are few of them."""
+    """Return cells of 30 to 960 images, with a smaller batch and a larger step than on MNIST."""
     settings = {"lr": 2e-3, "precision": "float32"}
     if scale == "smoke":
         return grid("digits", [30, 60], [32], epochs=1, test=100, **settings)

@@ -5,7 +5,7 @@ from adareg.lab.train.config import Config
 
 
 def cells(scale: str) -> list[Config]:
-    """From 60 to 960 images; 32 correlated regression tasks."""
+    """Return cells of 60 to 960 images; 32 correlated regression tasks."""
     settings = {"lr": 2e-3, "precision": "float32"}
     if scale == "smoke":
         return grid("digits-completion", [60], [32], epochs=1, test=100, **settings)

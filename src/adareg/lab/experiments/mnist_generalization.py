@@ -8,7 +8,7 @@ SIZES = (*(60 * 2**k for k in range(10)), 60_000)
 
 
 def cells(scale: str) -> list[Config]:
-    """Both batch sizes at every training size."""
+    """Return both batch sizes at every training size."""
     if scale == "smoke":
         return grid("mnist", [60], [256], epochs=1, test=200)
     if scale == "small":

@@ -80,7 +80,7 @@ class Contest:
 
     @property
     def experiment(self) -> Experiment:
-        """For the list of experiments."""
+        """The line for the list of experiments."""
         return Experiment(
             name=PREFIX + self.data,
             figure="small data",

@@ -41,7 +41,7 @@ def friedman(scores: npt.ArrayLike) -> float:
 
 
 def critical_difference(methods: int, settings: int, level: float = LEVEL) -> float:
-    """By how much the average ranks of two methods must differ to be told apart (Nemenyi).
+    """Return the difference in average rank from which on two methods are told apart (Nemenyi).
 
     ``q·√(k(k + 1)/(6N))``, q the quantile of the studentised range over √2.
 

@@ -74,7 +74,7 @@ def standard_error(values: Sequence[float]) -> float:
 
 
 def _quantile(count: int) -> float:
-    """Of Student's distribution, for the mean of ``count`` values."""
+    """Return the quantile of Student's distribution for the mean of ``count`` values."""
     return float(special.stdtrit(count - 1, (1 + LEVEL) / 2))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from adareg.lab.experiments import EXPERIMENTS, SCALES, Experiment
-from adareg.lab.run.records import Record
+from adareg.lab.run.records import Record, frame
 from adareg.lab.train.config import Config
 
 #: Reads a number from a record.
@@ -175,19 +175,6 @@ def _setting(records: list[Record]) -> Setting:
         networks.setdefault(record["method"], {})[record["seed"]] = record
     first = records[0]
     return Setting(first["experiment"], first["scale"], first["config"], networks)
-
-
-def frame(records: Iterable[Record]) -> pd.DataFrame:
-    """Return one row for each network: where it belongs, its metrics, and its last layer's."""
-    return pd.DataFrame([_row(record) for record in records])
-
-
-def _row(record: Record) -> dict[str, Any]:
-    last = list(record["spectra"])[-1]
-    numbers = {k: v for k, v in record["metrics"].items() if not isinstance(v, list)}
-    cell = {name: record["config"][name] for name in ("data", "n", "batch", "blocks", "epochs")}
-    keys = {"method": record["method"], "seed": record["seed"]}
-    return {**cell, **keys, **numbers, **record["spectra"][last]}
 
 
 def told(variant: Variant) -> str:

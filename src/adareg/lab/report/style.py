@@ -96,7 +96,7 @@ def label(method: str) -> str:
 
 
 def ordered(methods: Iterable[str]) -> list[str]:
-    """In the order of the table, unknown ones last."""
+    """Return methods in the order of the table, unknown ones last."""
     names, table = set(methods), list(LOOKS)
     return [name for name in table if name in names] + sorted(names - set(table))
 

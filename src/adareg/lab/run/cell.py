@@ -155,7 +155,7 @@ def _train_or_split(
 
 
 def _out_of_memory(error: BaseException | None) -> bool:
-    """Also where it only led to the error, as when a CUDA graph's recording cannot be ended."""
+    """Tell if memory was lacking, or led to the error: a CUDA graph then cannot be ended."""
     while error is not None:
         if isinstance(error, torch.OutOfMemoryError | MemoryError):
             return True

@@ -40,7 +40,7 @@ _BURST = 10
 def measure(
     config: Config, methods: Iterable[str], source: Dataset, device: torch.device
 ) -> dict[str, dict[str, Any]]:
-    """For each method, the metrics of its cost: of a network alone, and all that go into it.
+    """Return the metrics of each method's cost: of a network alone, and of all that go into it.
 
     A network without a regularizer takes its turns beside them: ratios to it (``plain_seconds``)
     hold on any machine, seconds only on this one. Where a network is trained fastest: on the

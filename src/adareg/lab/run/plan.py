@@ -47,7 +47,7 @@ class Job:
 
     @property
     def title(self) -> str:
-        """For a progress bar."""
+        """The name in a progress bar."""
         return f"{self.experiment} {self.config.slug}"
 
 

@@ -122,7 +122,7 @@ def _reach(address: str) -> None:
 
 
 def _train(job: Job, source: Dataset, device: str) -> Iterator[int | list[Record] | None]:
-    """On a worker: None when it begins, then how many samples were seen, at last the records."""
+    """Train on a worker: yield None at the start, then counts of samples, at last the records."""
     seen: deque[int] = deque()
     with ThreadPoolExecutor(1) as pool:
         training = pool.submit(train, job, source, torch.device(device), seen.append)

@@ -167,21 +167,20 @@ class Store:
                 seen.add(key)
 
     def frame(self, experiment: str = "*", *, unreadable: list[str] | None = None) -> pd.DataFrame:
-        """One row for each network: experiment, method, seed, config, metrics, last layer.
-
-        Args:
-            experiment: its name.
-            unreadable: as in :meth:`read`.
-        """
-        import pandas as pd
-
-        records = self.read(experiment, unreadable=unreadable)
-        return pd.DataFrame([_row(record) for record in records])
+        """Return one row for each network; arguments as of :meth:`read`."""
+        return frame(self.read(experiment, unreadable=unreadable))
 
 
 def _encoded(records: Iterable[Mapping[str, Any]]) -> bytes:
     lines = [json.dumps(plain(record), allow_nan=False) + "\n" for record in records]
     return "".join(lines).encode()
+
+
+def frame(records: Iterable[Record]) -> pd.DataFrame:
+    """Return one row for each network: experiment, method, seed, config, metrics, last layer."""
+    import pandas as pd
+
+    return pd.DataFrame([_row(record) for record in records])
 
 
 def _row(record: Record) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class Architecture:
 
     @property
     def multiply_adds(self) -> int:
-        """Of one sample's forward pass, counted as written."""
+        """The multiply-adds of one sample's forward pass, counted as written."""
         total, (height, width) = 0, self.inputs[1:] if self.channels else (0, 0)
         for before, after in pairwise(self.planes if self.channels else ()):
             height, width = height - self.kernel + 1, width - self.kernel + 1

@@ -97,7 +97,7 @@ def last_layer_small(records: Records) -> Judgement:
 
 
 def _lead(settings: Sequence[Setting]) -> dict[int, float]:
-    """By seed: accuracy with the last layer less the mean of the others, over some settings."""
+    """Return by seed the mean lead in accuracy of the last layer over the other choices."""
     leads = []
     for setting in settings:
         others = [setting.values(method, ACCURACY.measure) for method in OTHER_LAYERS]

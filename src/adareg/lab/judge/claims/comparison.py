@@ -54,7 +54,7 @@ def rows(
 def summaries(
     found: Sequence[Row], quantity: Quantity, method: str, others: Sequence[str]
 ) -> dict[str, Effect]:
-    """For each other method the mean difference over all settings, paired by seed."""
+    """Return each other method's mean difference over all settings, paired by seed."""
     means = {}
     for other in others:
         parts = [

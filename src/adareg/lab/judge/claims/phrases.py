@@ -10,7 +10,7 @@ from adareg.lab.train.methods import METHODS
 
 
 def number(value: float, digits: int = 2) -> str:
-    """With a proper minus.
+    """Write a number with a proper minus.
 
     >>> number(-1.234, 1)
     '−1.2'
@@ -19,7 +19,7 @@ def number(value: float, digits: int = 2) -> str:
 
 
 def signed(value: float, digits: int = 2) -> str:
-    """With its sign, unless it is zero.
+    """Write a number with its sign, unless it is zero.
 
     >>> signed(0.5), signed(-0.001)
     ('+0.50', '0.00')
@@ -29,7 +29,7 @@ def signed(value: float, digits: int = 2) -> str:
 
 
 def change(effect: Effect, digits: int = 2) -> str:
-    """A difference with its unit and interval.
+    """Write a difference with its unit and interval.
 
     >>> change(Effect(what="", value=-0.1, low=-0.2, high=0.1, seeds=5, unit="points"), 1)
     '−0.1 points [−0.2, +0.1]'
@@ -39,13 +39,13 @@ def change(effect: Effect, digits: int = 2) -> str:
 
 
 def span(effects: Sequence[Effect], digits: int = 2, to: str = "to") -> str:
-    """From the smallest to the largest of several differences."""
+    """Write the range of several differences."""
     low, high = (signed(pick(e.value for e in effects), digits) for pick in (min, max))
     return f"{low} {to} {high} {effects[0].unit}".rstrip()
 
 
 def listing(parts: Sequence[str], last: str = "and") -> str:
-    """As in a sentence.
+    """Join parts as in a sentence.
 
     >>> listing(["a", "b", "c"])
     'a, b and c'
@@ -62,7 +62,7 @@ def label(method: str) -> str:
 
 
 def several(count: int, noun: str) -> str:
-    """A count with its noun.
+    """Write a count with its noun.
 
     >>> several(1, "setting"), several(2, "setting")
     ('1 setting', '2 settings')

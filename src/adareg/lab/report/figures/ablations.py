@@ -14,7 +14,7 @@ from adareg.lab.report.figures.base import Drawing, Figure, notes, scales
 
 
 def _accuracies(name: str, records: Records) -> Drawing | None:
-    """For each batch size, accuracy on the left and change on the right."""
+    """Draw accuracy on the left and change on the right, for each batch size."""
     if name not in records.studies:
         return None
     study = records.studies[name]

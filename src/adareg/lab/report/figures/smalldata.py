@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from adareg.lab.judge import rank_tests, study
+from adareg.lab.judge import rank_tests
 from adareg.lab.judge.claims.smalldata import EXPERIMENTS as NAMES
 from adareg.lab.judge.claims.smalldata import quality
 from adareg.lab.judge.selection import Records
@@ -26,6 +26,7 @@ from adareg.lab.report.figures.base import (
     scales,
 )
 from adareg.lab.rounding import SAFE, short, significant, written
+from adareg.lab.run.records import frame as frame_of
 
 CELL = ["data", "n"]
 
@@ -48,7 +49,7 @@ def frame(found: Iterable[Study]) -> pd.DataFrame:
     One that diverged has no points, as in the verdicts, and no other scores.
     """
     networks = [record for each in found for record in each.records]
-    rows = study.frame(networks)
+    rows = frame_of(networks)
     scores = {name: rows[name].where(~rows["diverged"]) for name in list(MEASURES)[1:]}
     one = rows["alone_seconds"].astype(float) / rows["plain_seconds"].astype(float)
     cost = one * rows["trainings"].astype(float)
@@ -205,7 +206,7 @@ def draw_gains(records: Records) -> Drawing | None:
 
 
 def _tables(levels: Mapping[str, pd.DataFrame]) -> list[Table]:
-    """For each data set: quality, likelihood and calibration."""
+    """Return tables of quality, likelihood and calibration for each data set."""
     digits = {"quality": 1, "test_nll": 3, "test_calibration": 3}
     return [
         curves.mean_table(
@@ -241,7 +242,7 @@ def draw_costs(records: Records) -> Drawing | None:
 
 
 def costs(rows: pd.DataFrame) -> pd.DataFrame:
-    """For each method: cost of one training and of all, a plain one being 1; samples, rank."""
+    """Return each method's samples, rank, and cost of one training and of all; a plain one is 1."""
     columns = ["one", "cost", "trainings", "samples"]
     cell = rows.groupby([*CELL, "method"])[columns].mean().reset_index()
     plain = cell[cell["method"] == "none"].drop(columns="method")

@@ -9,9 +9,10 @@ import pandas as pd
 
 from adareg.lab.judge.claims.spectra import BATCH, METHODS, experiments_of
 from adareg.lab.judge.selection import Records
-from adareg.lab.judge.study import Setting, Study, command, frame
+from adareg.lab.judge.study import Setting, Study, command
 from adareg.lab.report.figures import curves
 from adareg.lab.report.figures.base import Drawing, Figure, Panel, notes, scales
+from adareg.lab.run.records import frame
 
 _TITLES = {"mnist": "MNIST", "cifar": "CIFAR-10"}
 _MEASURES = ("stable_rank", "spectral_norm")
