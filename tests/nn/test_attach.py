@@ -446,6 +446,22 @@ def test_the_value_that_a_closure_maximizes_is_less_the_penalty():
     assert optimizer.step(closure).item() == pytest.approx(value - penalty)
 
 
+def test_a_loss_may_be_maximized_for_some_groups():
+    model = make_model()
+    optimizer = SGD([{"params": model[0].parameters()}, {"params": model[2].parameters()}], 0.0)
+    AdaReg(model, layers="all", strength=0.5).attach(optimizer)
+    each = [0.5 * model[i].weight.detach().square().sum() for i in (0, 2)]
+
+    def closure():
+        return torch.tensor(3.0)
+
+    for signs in ((1, 1), (-1, -1), (1, -1), (-1, 1)):
+        for sign, group in zip(signs, optimizer.param_groups, strict=True):
+            group["maximize"] = sign < 0
+        expected = 3 + sum(sign * one for sign, one in zip(signs, each, strict=True))
+        torch.testing.assert_close(optimizer.step(closure), expected)
+
+
 def test_a_module_that_was_replaced_is_named():
     model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 3)))
     reg = AdaReg(model)

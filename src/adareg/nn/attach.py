@@ -117,15 +117,15 @@ class Attachment:
     @torch.no_grad()
     def _penalty(self, optimizer: Optimizer) -> Tensor:
         """Return what the penalty adds to the value of a closure, less where it is maximized."""
-        groups = [one for group in self._reg.groups for one in group.singles()]
-        terms = [
-            self._sign(optimizer, *group.layers) * group.prior.penalty(group.matrix).sum()
-            for group in groups
-        ]
-        total = terms[0]
-        for term in terms[1:]:
-            total = total + term.to(total.device)
-        return self._reg.strength * total
+        signs = {self._sign(optimizer, layer) for layer in self._reg.layers.values()}
+        total = self._reg.penalty()
+        if len(signs) == 1:
+            return signs.pop() * total
+        for group in (one for groups in self._reg.groups for one in groups.singles()):
+            if self._sign(optimizer, *group.layers) < 0:
+                penalty = self._reg.strength * group.prior.penalty(group.matrix).sum()
+                total = total - 2 * penalty.to(total.device)
+        return total
 
     def _shrink(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         skipped = getattr(optimizer, "found_inf", None)
