@@ -99,7 +99,7 @@ def test_evidence_of_a_linear_model_is_its_marginal_likelihood(n: int) -> None:
     problem, state = linear_problem(n)
     X, Y, weight = problem.table.X, problem.table.Y, problem.table.weight
     for _ in range(30):
-        state, _ = problem.move(state, problem.judge(state), 0.0)
+        state, *_ = problem.move(state, problem.judge(state), 0.0)
     bias, path = state.variances[-4], state.variances[-3:]
     expected = 0.0
     for k in range(2):
@@ -123,11 +123,15 @@ def test_leverage_is_the_trace_of_the_hat_matrix(n: int) -> None:
         assert float(now.leverage[k] * weight.sum()) == pytest.approx(float(gamma), rel=1e-6)
 
 
+def unused(index: Tensor) -> Tensor:
+    raise AssertionError("Gaussian noise needs leverages alone")
+
+
 def test_noise_and_score_of_samples_left_out() -> None:
     likelihood = TargetNoise()
     outputs, targets = normal(20, 2) / 4, normal(20, 2, seed=1) / 4
     weight, leverage = torch.ones(20, dtype=DOUBLE), torch.tensor([0.5, 0.2], dtype=DOUBLE)
-    told = likelihood.cross_validate(outputs, targets, leverage, weight)
+    told = likelihood.cross_validate(outputs, targets, leverage, weight, unused)
     rss = (outputs - targets).square().sum(0)
     assert torch.allclose(told.noise, rss / 20 / (1 - leverage) ** 2)
     left_out = (outputs - targets) / (1 - leverage)
@@ -135,7 +139,7 @@ def test_noise_and_score_of_samples_left_out() -> None:
     assert told.log_likelihood == pytest.approx(float(normals.log_prob(left_out).sum()))
     remaining = likelihood.remaining_noise(outputs, targets, leverage, weight)
     assert torch.allclose(remaining, rss / (20 - 20 * leverage))
-    common = TargetNoise(each=False).cross_validate(outputs, targets, leverage, weight).noise
+    common = TargetNoise(each=False).cross_validate(outputs, targets, leverage, weight, unused).noise
     assert torch.allclose(common, (rss.mean() / 20 / ((1 - leverage) ** 2).mean()).expand(2))
 
 

@@ -26,6 +26,7 @@ from adareg.core.evidence.learn import Learned, State, Table, learn
 from adareg.core.evidence.perceptron import Perceptron
 from adareg.core.evidence.tabular import TableLikelihood
 from adareg.sklearn._data import Array, check_sample_weight
+from adareg.sklearn._plot import draw_correlation
 from adareg.sklearn._progress import progress_bar
 from adareg.sklearn._standardise import Inputs
 
@@ -40,6 +41,9 @@ _LARGE, _PART = 8192, 4096
 
 #: Steps without gain until all rows of a large table are taken as learned.
 _PATIENCE_OF_LARGE = 4
+
+#: Draws from the posterior for an interval of the correlations.
+_DRAWS = 200
 
 #: Operations in a step below which one thread is fastest.
 _SMALL = 1e10
@@ -60,6 +64,7 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
     }
 
     networks_: list[Learned]
+    output_names_: Array
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from a table.
@@ -82,7 +87,7 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
         used = weight > 0
         X, y, weight = X[used], y[used], weight[used]
         Y, likelihood = self._targets(y, weight, names)
-        self.inputs_ = Inputs.of(X, weight, self._most_columns(len(weight), Y.shape[1]))
+        self.inputs_ = Inputs.of(X, weight, self._most_columns(len(weight), self._outputs(Y)))
         device = torch.device("cpu" if self.device is None else self.device)
         tensors = (self.inputs_.standardise(X), Y, torch.from_numpy(weight))
         table = Table(*(x.to(device) for x in tensors))
@@ -100,6 +105,10 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
     def _targets(self, y: Array, weight: Array, names: Any) -> tuple[Any, TableLikelihood]:
         """Return targets as a likelihood takes them, and the likelihood."""
         raise NotImplementedError
+
+    def _outputs(self, Y: Any) -> int:
+        """Return how many outputs a network has."""
+        return int(Y.shape[1])
 
     # Learning
 
@@ -127,7 +136,7 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
         seeds = random.randint(np.iinfo(np.int32).max, size=self.n_networks)
         starts = before if before and len(before) == self.n_networks else [None] * self.n_networks
         steps = self.n_networks * self.max_iter
-        size = Perceptron(table.X.shape[1], table.Y.shape[1], self._hidden()).size
+        size = Perceptron(table.X.shape[1], self._outputs(table.Y), self._hidden()).size
         small = len(table.X) * size * min(size, len(table.X)) < _SMALL
         shown = progress_bar(bool(self.verbose), steps, "log evidence")
         with _one_thread(small), shown as progress:
@@ -141,7 +150,7 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
     def _learn_one(
         self, table: Table, k: int, seed: int, before: Learned | None, progress: Any
     ) -> Learned:
-        outputs = self._n_outputs(table)
+        outputs = self._outputs(table.Y)
         network = Perceptron(table.X.shape[1], outputs, self._hidden(), _UNITS[k % len(_UNITS)])
         settings: dict[str, Any] = {
             "max_steps": self.max_iter,
@@ -157,9 +166,6 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
             state = learn(network, self._likelihood, part, state, **settings).state
             settings["patience"] = _PATIENCE_OF_LARGE
         return learn(network, self._likelihood, table, state, **settings)
-
-    def _n_outputs(self, table: Table) -> int:
-        return table.Y.shape[1]
 
     def _warn_of_early_end(self, networks: list[Learned]) -> None:
         early = sum(not one.converged for one in networks)
@@ -202,6 +208,22 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
             return values
         return Series(values, index=self.feature_names_in_)
 
+    def _describe_correlation(self, centred: bool = False) -> None:
+        """Set ``row_correlation_`` and its interval; centred, rows are taken off their mean."""
+        generator = torch.Generator().manual_seed(0)
+        count = _DRAWS // len(self.networks_) if self.output_names_.size > 1 else 1
+        every = np.concatenate(
+            [_correlations(one, count, centred, generator) for one in self.networks_]
+        )
+        self.row_correlation_interval_ = np.quantile(every, [0.025, 0.975], axis=0)
+        self.row_correlation_ = values = every.mean(0)
+        try:
+            from pandas import DataFrame
+        except ImportError:
+            return
+        names = self.output_names_
+        self.row_correlation_ = DataFrame(values, index=names, columns=names)
+
     # Predicting
 
     def _inputs(self, X: Any) -> Any:
@@ -210,6 +232,11 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
         return self.inputs_.standardise(X).to(self.networks_[0].state.w.device)
 
     # Plots
+
+    def plot_correlation(self, ax: Any = None) -> Any:
+        """Draw ``row_correlation_`` as a heat map; return the Axes."""
+        check_is_fitted(self, "networks_")
+        return draw_correlation(np.asarray(self.row_correlation_), list(self.output_names_), ax)
 
     def plot_relevance(self, ax: Any = None) -> Any:
         """Draw ``relevance_`` as bars, the most relevant column on top; return the Axes."""
@@ -271,6 +298,22 @@ def _input_gradients(one: Learned, X: Any) -> Array:  # (K, n, d)
     for W, slope in zip(reversed(layers), reversed(near.slopes), strict=True):
         delta = (delta * slope) @ W[:, :-1]
     return (delta + direct).cpu().numpy()
+
+
+def _correlations(
+    one: Learned, count: int, centred: bool, generator: torch.Generator
+) -> Array:  # (count, K, K)
+    """Return correlations of the rows of output weights, drawn from the posterior."""
+    found = []
+    deviations = one.state.variances[one.network.group.to(one.state.w.device)].sqrt()
+    for _ in range(count):
+        w = (one.state.w + one.posterior.draw(generator)) / deviations
+        *_, out, path = one.network.split(w)
+        rows = torch.cat([out[:, :-1], path], 1)
+        rows = rows - rows.mean(0) if centred else rows
+        rows = rows / rows.norm(dim=1, keepdim=True)
+        found.append((rows @ rows.T).cpu().numpy())
+    return np.stack(found)
 
 
 class _OneThread:

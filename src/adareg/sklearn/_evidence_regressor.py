@@ -18,11 +18,7 @@ from adareg.core.evidence.learn import Table
 from adareg.core.evidence.tabular import TableLikelihood, TargetNoise
 from adareg.sklearn._data import Array
 from adareg.sklearn._evidence_base import BaseEvidence
-from adareg.sklearn._plot import draw_correlation
 from adareg.sklearn._standardise import Targets
-
-#: Draws from the posterior for an interval of the correlations.
-_DRAWS = 200
 
 
 class EvidenceRegressor(RegressorMixin, BaseEvidence):  # type: ignore[misc]
@@ -135,33 +131,6 @@ class EvidenceRegressor(RegressorMixin, BaseEvidence):  # type: ignore[misc]
             )
         return (total / len(self.networks_)).cpu().numpy()
 
-    def _describe_correlation(self) -> None:
-        generator = torch.Generator().manual_seed(0)
-        drawn = [self._correlation_of(one, generator) for one in self.networks_]
-        every = np.concatenate(drawn)
-        self.row_correlation_interval_ = np.quantile(every, [0.025, 0.975], axis=0)
-        values = every.mean(0)
-        try:
-            from pandas import DataFrame
-        except ImportError:
-            self.row_correlation_ = values
-            return
-        self.row_correlation_ = DataFrame(
-            values, index=self.output_names_, columns=self.output_names_
-        )
-
-    def _correlation_of(self, one: Any, generator: torch.Generator) -> Array:
-        """Return correlations of the rows of output weights, drawn from the posterior."""
-        found = []
-        deviations = one.state.variances[one.network.group.to(one.state.w.device)].sqrt()
-        for _ in range(_DRAWS // len(self.networks_) if self.output_names_.size > 1 else 1):
-            w = (one.state.w + one.posterior.draw(generator)) / deviations
-            *_, out, path = one.network.split(w)
-            rows = torch.cat([out[:, :-1], path], 1)
-            rows = rows / rows.norm(dim=1, keepdim=True)
-            found.append((rows @ rows.T).cpu().numpy())
-        return np.stack(found)
-
     # Predicting
 
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
@@ -225,10 +194,6 @@ class EvidenceRegressor(RegressorMixin, BaseEvidence):  # type: ignore[misc]
         return values[:, 0] if self._one_target else values
 
     # Plots
-
-    def plot_correlation(self, ax: Any = None) -> Any:
-        """Draw ``row_correlation_`` as a heat map; return the Axes."""
-        return draw_correlation(np.asarray(self.row_correlation_), list(self.output_names_), ax)
 
     def plot_predictions(self, X: Any, y: Any, ax: Any = None) -> Any:
         """Draw true against predicted targets, with intervals of 95 %; return the Axes.

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from adareg.core.evidence.perceptron import Perceptron
-from adareg.core.evidence.tabular import TableLikelihood
+from adareg.core.evidence.tabular import CrossValidated, TableLikelihood
 from adareg.core.evidence.weights import InRows, InWeights, WeightPosterior
 
 #: The noise moves so much of the way to its new estimate, in logarithms.
@@ -26,6 +26,12 @@ _STEP = 0.5
 
 #: Pseudo-observations of what a family of groups has in common.
 _COMMON = 1.0
+
+#: Weights have settled under their prior when a step gains less than so many nats.
+_SETTLED = 0.1
+
+#: Entries of the largest array of rows that is formed at once.
+_ENTRIES = 2**24
 
 #: Variances stay within these, so that nothing overflows.
 _VARIANCES = 1e-10, 1e4
@@ -78,14 +84,8 @@ class Judged(NamedTuple):
     rows: Tensor | None  # (R·n, P), in the space of rows
     posterior: WeightPosterior
     leverage: Tensor  # (R,): the mean of a sample's, by direction
-    noise: Tensor  # estimated by generalised cross-validation
+    outputs: Tensor  # (n, K)
     log_evidence: float
-    left_out: float  # log-likelihood of samples as if left out
-
-    @property
-    def score(self) -> float:
-        """What decides which state is best."""
-        return (self.log_evidence + self.left_out) / 2
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Learned:
     leverage: Tensor
     log_evidence: float
     score: float
-    course: tuple[tuple[float, float], ...]  # log evidence and left-out log-likelihood, by step
+    course: tuple[tuple[float, float], ...]  # log evidence and left-out log-likelihood, by refit
     steps: int
     converged: bool
 
@@ -134,6 +134,7 @@ class Problem:
             objective = objective - value
             roots = self.likelihood.roots(near.outputs, state.noise)
             M = near.rows(roots * part.weight.sqrt()[:, None])
+            M = M if self.likelihood.by_direction else M.flatten(0, 1).unsqueeze(0)
             gradient = gradient - near.rows(slope.unsqueeze(0)).sum((0, 1))
             outputs.append(near.outputs)
             if self._in_rows(len(roots)):
@@ -142,26 +143,32 @@ class Problem:
                 gram = M.mT @ M if gram is None else gram.add_(M.mT @ M)
         found = torch.cat(rows, 1).flatten(0, 1) if rows else None
         posterior = _posterior(gram, found, variances, 0.0)
-        leverage = _leverage(posterior, gram, len(roots)) / self.table.size
-        o = torch.cat(outputs)
-        told = self.likelihood.cross_validate(o, self.table.Y, leverage, self.table.weight)
         return Judged(
             objective,
             gradient,
             gram,
             found,
             posterior,
-            leverage,
-            self.likelihood.approach(state.noise, told.noise, _STEP),
+            _leverage(posterior, gram, len(M)) / self.table.size,
+            torch.cat(outputs),
             float(-objective - posterior.logdet / 2),
-            told.log_likelihood,
+        )
+
+    def cross_validate(self, state: State, now: Judged) -> CrossValidated:
+        """Return what leaving out each sample would say."""
+
+        def covariance(index: Tensor) -> Tensor:
+            return covariances(self.network, state.w, now.posterior, self.table.X[index])[1]
+
+        return self.likelihood.cross_validate(
+            now.outputs, self.table.Y, now.leverage, self.table.weight, covariance
         )
 
     def _in_rows(self, directions: int) -> bool:
         return directions * len(self.table.X) < self.network.size
 
-    def move(self, state: State, now: Judged, damping: float) -> tuple[State, float]:
-        """Take a damped step; return also the damping for the next one."""
+    def move(self, state: State, now: Judged, damping: float) -> tuple[State, float, float]:
+        """Take a damped step; return also the damping for the next one, and the gain in nats."""
         variances = self.variances(state)
         while damping < _MOST_DAMPING:
             posterior = (
@@ -171,12 +178,12 @@ class Problem:
             gain = now.objective - self.objective(state.w + step, state)
             if gain > 0:
                 ratio = float(gain / _expected_gain(now, step, variances))
-                return replace(state, w=state.w + step), _next_damping(damping, ratio)
+                return replace(state, w=state.w + step), _next_damping(damping, ratio), float(gain)
             damping = max(4 * damping, 0.05)
-        return state, 1.0
+        return state, 1.0, 0.0
 
-    def refit(self, state: State, now: Judged) -> State:
-        """Return the state with the prior that fits its weights, and the noise."""
+    def refit(self, state: State, now: Judged, noise: Tensor) -> State:
+        """Return the state with the prior that fits its weights, and nearer to this noise."""
         group = self.network.group.to(state.w.device)
         zeros = torch.zeros_like(state.variances)
         squares = zeros.index_add(0, group, state.w.square())
@@ -186,7 +193,8 @@ class Problem:
             variances[family.groups] = _refit(
                 squares[family.groups], gamma[family.groups], family.start if family.bias else None
             )
-        return replace(state, variances=variances.clamp(*_VARIANCES), noise=now.noise)
+        noise = self.likelihood.approach(state.noise, noise, _STEP)
+        return replace(state, variances=variances.clamp(*_VARIANCES), noise=noise)
 
 
 def _log_likelihood(
@@ -261,6 +269,9 @@ def learn(
 ) -> Learned:
     """Learn weights, prior and noise.
 
+    The prior is refitted once the weights have settled under it, or as soon as the likelihood's
+    ``settling`` says. States are compared there.
+
     Args:
         network: its shape.
         likelihood: what outputs say of targets.
@@ -268,26 +279,35 @@ def learn(
         start: where to begin.
         max_steps: at most so many steps.
         tol: a state is better if it is so by more than this, in nats for each sample.
-        patience: stop after so many steps without a better state.
+        patience: stop after so many refits without a better state.
         progress: called with the log evidence after each step.
     """
     problem = Problem(network, likelihood, table)
-    state, damping, course = start, 1.0, []
+    state, damping, course, waited = start, 1.0, [], 0
     best, best_score, mark, last_gain = start, -math.inf, -math.inf, 0
     converged = False
-    for step in range(max_steps):
+    steps = 0
+    while steps < max_steps:
+        steps += 1
         now = problem.judge(state)
-        course.append((now.log_evidence, now.left_out))
         progress(now.log_evidence)
-        if now.score > mark + tol * table.size:
-            mark, last_gain = now.score, step
-        if now.score > best_score:
-            best, best_score = state, now.score
-        if step - last_gain >= patience:
+        moved, damping, gain = problem.move(state, now, damping)
+        waited += 1
+        if gain > _SETTLED and waited < likelihood.settling[bool(course)]:
+            state = moved
+            continue
+        told = problem.cross_validate(state, now)
+        score = (now.log_evidence + told.log_likelihood) / 2
+        if score > mark + tol * table.size:
+            mark, last_gain = score, len(course)
+        if score > best_score:
+            best, best_score = state, score
+        course.append((now.log_evidence, told.log_likelihood))
+        if len(course) - 1 - last_gain >= patience:
             converged = True
             break
-        moved, damping = problem.move(state, now, damping)
-        state = problem.refit(moved, now)
+        state, waited = problem.refit(moved, now, told.noise), 0
+    best = best if course else state
     now = problem.judge(best)
     return Learned(
         network,
@@ -295,8 +315,29 @@ def learn(
         now.posterior,
         now.leverage,
         now.log_evidence,
-        now.score,
+        best_score,
         tuple(course),
-        len(course),
+        steps,
         converged,
     )
+
+
+def covariances(
+    network: Perceptron, w: Tensor, posterior: WeightPosterior, X: Tensor
+) -> tuple[Tensor, Tensor]:  # (n, K), (n, K, K)
+    """Return outputs, and the covariance of those of each sample."""
+    size = max(1, _ENTRIES // (network.size * network.outputs))
+    parts = []
+    for i in range(0, len(X), size):
+        near = network.linearise(w, X[i : i + size])
+        rows = near.rows(each_output(near.outputs))
+        parts.append((near.outputs, posterior.within_samples(rows)))
+    means, found = zip(*parts, strict=True)
+    return torch.cat(means), torch.cat(found)
+
+
+def each_output(outputs: Tensor) -> Tensor:  # (K, n, K)
+    """Return the directions of single outputs."""
+    K = outputs.shape[-1]
+    eye = torch.eye(K, dtype=outputs.dtype, device=outputs.device)
+    return eye.unsqueeze(1).expand(K, len(outputs), K)

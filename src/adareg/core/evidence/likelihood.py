@@ -336,6 +336,60 @@ class Categorical(Likelihood):
 
 
 @dataclass(frozen=True)
+class Bernoulli(Likelihood):
+    """K labels that a sample has or has not, from a logit of each. The noise is always one.
+
+    The loss is ``nn.BCEWithLogitsLoss()``, the mean over samples *and* labels.
+    """
+
+    name: ClassVar[str] = "multilabel"
+
+    def check_targets(self, targets: Tensor, outputs: Tensor) -> Tensor:
+        """Return a matrix of zeros and ones like the outputs."""
+        made = targets.to(outputs).reshape(len(targets), -1)
+        if made.shape != outputs.shape:
+            raise ValueError(
+                f"targets of shape {tuple(targets.shape)} for outputs of {tuple(outputs.shape)}: "
+                "expected a 0 or 1 for each label"
+            )
+        if not bool(((made == 0) | (made == 1)).all()):
+            raise ValueError("targets: expected a 0 or 1 for each label")
+        return made
+
+    def initial_noise(self, targets: Tensor | None, constants: Constants) -> Tensor:
+        """Return one."""
+        return torch.ones((), dtype=torch.float64)
+
+    def estimate_noise(
+        self, outputs: Tensor, targets: Tensor, noise: Tensor, leverage: Tensor
+    ) -> Tensor:
+        """Return one: labels are as uncertain as the model says."""
+        return torch.ones_like(noise)
+
+    def log_likelihood(self, outputs: Tensor, targets: Tensor, noise: Tensor) -> Tensor:
+        """Return ``Σ log p(y)`` over labels."""
+        return logsigmoid((2 * targets - 1) * outputs).sum(-1)
+
+    def roots(self, outputs: Tensor, noise: Tensor) -> Tensor:
+        """Return the deviation ``√(p·(1 − p))`` of each label, along its logit."""
+        p = outputs.sigmoid()
+        return _at_each(_eye(outputs), outputs) * (p * (1 - p)).sqrt()
+
+    def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return ``‖y − p‖²``."""
+        return (outputs.double().sigmoid() - targets).square().sum(-1)
+
+    def expected_residual(self, outputs: Tensor) -> Tensor:
+        """Return ``Σ p·(1 − p)``."""
+        p = outputs.double().sigmoid()
+        return (p * (1 - p)).sum(-1).clamp(min=1e-12)
+
+    def loss_per_nat(self, noise: Tensor, outputs: int) -> Tensor:
+        """Return 1/K: the loss is the mean over labels."""
+        return torch.ones((), dtype=torch.float64) / outputs
+
+
+@dataclass(frozen=True)
 class Gaussian(Likelihood):
     """K targets with independent Gaussian noise of one variance σ².
 
@@ -417,7 +471,7 @@ class Gaussian(Likelihood):
 
 
 #: Likelihoods by the name that a user may give.
-LIKELIHOODS: dict[str, type[Likelihood]] = {one.name: one for one in (Categorical, Gaussian)}
+LIKELIHOODS: dict[str, type[Likelihood]] = {one.name: one for one in (Categorical, Bernoulli, Gaussian)}
 
 
 def as_likelihood(likelihood: str | Likelihood) -> Likelihood:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from adareg.core.evidence.learn import Learned
+from adareg.core.evidence.learn import Learned, each_output
 
 #: Entries of the largest array of rows that is formed at once.
 _ENTRIES = 2**24
@@ -48,14 +48,8 @@ def _of_one(one: Learned, X: Tensor) -> Outputs:
 
 def _of_part(one: Learned, X: Tensor) -> Outputs:
     near = one.network.linearise(one.state.w, X)
-    rows = near.rows(_each_output(near.outputs))
+    rows = near.rows(each_output(near.outputs))
     return Outputs(near.outputs, one.posterior.variance(rows.flatten(0, 1)).view(len(rows), -1).T)
-
-
-def _each_output(outputs: Tensor) -> Tensor:  # (K, n, K)
-    K = outputs.shape[-1]
-    eye = torch.eye(K, dtype=outputs.dtype, device=outputs.device)
-    return eye.unsqueeze(1).expand(K, len(outputs), K)
 
 
 @torch.no_grad()
@@ -65,7 +59,7 @@ def covariance(networks: Sequence[Learned], X: Tensor) -> tuple[Tensor, Tensor]:
     for one in networks:
         near = one.network.linearise(one.state.w, X)
         means.append(near.outputs)
-        covariances.append(one.posterior.covariance(near.rows(_each_output(near.outputs))))
+        covariances.append(one.posterior.covariance(near.rows(each_output(near.outputs))))
     found = torch.stack(means)
     apart = (found - found.mean(0)).permute(2, 1, 0)  # (K, n, networks)
     between = apart @ apart.mT / len(networks)
@@ -82,7 +76,7 @@ def draw(
     for index in chosen:
         one = networks[index]
         near = one.network.linearise(one.state.w, X)
-        rows = near.rows(_each_output(near.outputs))
+        rows = near.rows(each_output(near.outputs))
         step = one.posterior.draw(generator)
         drawn.append(near.outputs + (rows @ step).T)
     return torch.stack(drawn)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -34,11 +35,21 @@ class CrossValidated(NamedTuple):
     log_likelihood: float
 
 
+#: Gives the covariance (m, K, K) of each sample's outputs, at the samples of an index (m,).
+Covariance = Callable[[Tensor], Tensor]
+
+
 class TableLikelihood(Likelihood):
     """A likelihood of weighted samples that can be left out.
 
     The leverage is the mean over samples, by direction: those of :meth:`Likelihood.roots`.
     """
+
+    #: At most so many steps before the first refit of the prior, and between refits.
+    settling: ClassVar[tuple[int, int]] = (1, 1)
+
+    #: Leverages are wanted of each direction, not only of all together.
+    by_direction: ClassVar[bool] = True
 
     @abstractmethod
     def first_noise(self, targets: Tensor) -> Tensor:
@@ -46,7 +57,12 @@ class TableLikelihood(Likelihood):
 
     @abstractmethod
     def cross_validate(
-        self, outputs: Tensor, targets: Tensor, leverage: Tensor, weight: Tensor
+        self,
+        outputs: Tensor,
+        targets: Tensor,
+        leverage: Tensor,
+        weight: Tensor,
+        covariance: Covariance,
     ) -> CrossValidated:
         """Return the noise, and the log-likelihood of all samples, as if each were left out."""
 
@@ -79,7 +95,12 @@ class TargetNoise(Gaussian, TableLikelihood):
         return vectors / noise.sqrt()
 
     def cross_validate(
-        self, outputs: Tensor, targets: Tensor, leverage: Tensor, weight: Tensor
+        self,
+        outputs: Tensor,
+        targets: Tensor,
+        leverage: Tensor,
+        weight: Tensor,
+        covariance: Covariance,
     ) -> CrossValidated:
         """Return generalised cross-validation's ``RSS/n/(1 − γ/n)²``, and what it is worth."""
         left = 1 - leverage.clamp(max=_MOST_LEVERAGE)

@@ -41,6 +41,10 @@ class WeightPosterior(ABC):
     def covariance(self, rows: Tensor) -> Tensor:  # (…, m, P) -> (…, m, m)
         """Return their covariance."""
 
+    @abstractmethod
+    def within_samples(self, rows: Tensor) -> Tensor:  # (K, n, P) -> (n, K, K)
+        """Return the covariance of each sample's K outputs, that these are the rows of."""
+
 
 class InWeights(WeightPosterior):
     """From the Gram matrix ``MᵀM``, P x P."""
@@ -81,6 +85,11 @@ class InWeights(WeightPosterior):
         """Return their covariance."""
         white = self._white(rows)
         return white.mT @ white
+
+    def within_samples(self, rows: Tensor) -> Tensor:
+        """Return the covariance of each sample's outputs."""
+        white = self._white(rows.flatten(0, 1)).unflatten(1, rows.shape[:2])
+        return torch.einsum("pkn,pln->nkl", white, white)
 
 
 class InRows(WeightPosterior):
@@ -126,6 +135,12 @@ class InRows(WeightPosterior):
         """Return their covariance."""
         explained = self._explained(rows)
         return (rows * self.variances) @ rows.mT - explained.mT @ explained
+
+    def within_samples(self, rows: Tensor) -> Tensor:
+        """Return the covariance of each sample's outputs."""
+        explained = self._explained(rows.flatten(0, 1)).unflatten(1, rows.shape[:2])
+        prior = torch.einsum("knp,lnp->nkl", rows * self.variances, rows)
+        return prior - torch.einsum("pkn,pln->nkl", explained, explained)
 
 
 def _factor(B: Tensor) -> Tensor:
