@@ -119,7 +119,7 @@ class EvidenceClassifier(ClassifierMixin, BaseEvidence):  # type: ignore[misc]
         self.classes_, places = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(
-                f"y has one class alone, {self.classes_[0]!r}: expected samples of at least two "
+                f"y has one class alone, {str(self.classes_[0])!r}: expected samples of at least two "
                 "classes, of a weight above zero"
             )
         self.output_names_ = self.classes_ if len(self.classes_) > 2 else self.classes_[1:]
@@ -136,7 +136,8 @@ class EvidenceClassifier(ClassifierMixin, BaseEvidence):  # type: ignore[misc]
         self._describe_correlation(centred=several)
 
     def _log_p(self, X: Any) -> Array:  # (n, C), or of labels (n, K, 2)
-        log_p = classes.log_probabilities(self.networks_, self._likelihood, self._inputs(X))
+        x = self._inputs(X)
+        log_p = classes.log_probabilities(self.networks_, self._likelihood, x)
         found: Array = classes.sharpen(log_p, self.sharpness_).cpu().numpy()
         return found
 
