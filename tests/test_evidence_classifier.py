@@ -84,7 +84,7 @@ def test_far_from_the_data_probabilities_are_less_sure_than_those_of_the_weights
     classifier = small(n_networks=1).fit(X, y)
     (one,) = classifier.networks_
     x = 3 * X
-    with pytest.warns(UserWarning, match="outside") if False else warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logits = one.network(one.state.w, classifier._inputs(x)).numpy()[:, 0]
         averaged = classifier.predict_log_proba(x)
@@ -168,9 +168,7 @@ def test_warm_start_goes_on() -> None:
 
 
 def test_larger_tables_are_learned_from_random_labels() -> None:
-    X, y = make_classification(
-        3000, 6, n_informative=5, n_redundant=0, n_classes=4, random_state=0
-    )
+    X, y = make_classification(3000, 6, n_informative=5, n_redundant=0, n_classes=4, random_state=0)
     classifier = small(n_networks=1).fit(X[:2500], y[:2500])
     assert classifier._likelihood.draws < 4
     assert classifier.score(X[2500:], y[2500:]) > 0.7

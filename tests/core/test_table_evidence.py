@@ -139,7 +139,9 @@ def test_noise_and_score_of_samples_left_out() -> None:
     assert told.log_likelihood == pytest.approx(float(normals.log_prob(left_out).sum()))
     remaining = likelihood.remaining_noise(outputs, targets, leverage, weight)
     assert torch.allclose(remaining, rss / (20 - 20 * leverage))
-    common = TargetNoise(each=False).cross_validate(outputs, targets, leverage, weight, unused).noise
+    common = (
+        TargetNoise(each=False).cross_validate(outputs, targets, leverage, weight, unused).noise
+    )
     assert torch.allclose(common, (rss.mean() / 20 / ((1 - leverage) ** 2).mean()).expand(2))
 
 

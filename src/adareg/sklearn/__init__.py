@@ -1,8 +1,8 @@
 """scikit-learn estimators whose last layer has a learned matrix-normal prior.
 
 :class:`AdaRegClassifier` and :class:`AdaRegRegressor` take the place of scikit-learn's
-``MLPClassifier`` and ``MLPRegressor``. :class:`EvidenceClassifier` and :class:`EvidenceRegressor` learn everything
-from the table and have nothing to choose. Needs ``pip install 'adareg[sklearn]'``.
+``MLPClassifier`` and ``MLPRegressor``. :class:`EvidenceClassifier` and
+:class:`EvidenceRegressor` learn everything from the table and have nothing to choose. Needs ``pip install 'adareg[sklearn]'``.
 """
 
 from adareg._optional import require

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from sklearn.utils.multiclass import (  # type: ignore[import-untyped]
 from sklearn.utils.validation import validate_data  # type: ignore[import-untyped]
 
 from adareg.core.evidence import classes
-from adareg.core.evidence.classes import ClassLikelihood, Classes, Labels
+from adareg.core.evidence.classes import Classes, ClassLikelihood, Labels
 from adareg.core.evidence.learn import Table
 from adareg.sklearn._data import Array
 from adareg.sklearn._evidence_base import BaseEvidence
@@ -119,8 +119,8 @@ class EvidenceClassifier(ClassifierMixin, BaseEvidence):  # type: ignore[misc]
         self.classes_, places = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(
-                f"y has one class alone, {str(self.classes_[0])!r}: expected samples of at least two "
-                "classes, of a weight above zero"
+                f"y has one class alone, {str(self.classes_[0])!r}: expected samples of at least "
+                "two classes, of a weight above zero"
             )
         self.output_names_ = self.classes_ if len(self.classes_) > 2 else self.classes_[1:]
         return torch.from_numpy(places.reshape(-1)), Classes(draws)

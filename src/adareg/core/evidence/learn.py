@@ -283,7 +283,8 @@ def learn(
         progress: called with the log evidence after each step.
     """
     problem = Problem(network, likelihood, table)
-    state, damping, course, waited = start, 1.0, [], 0
+    course: list[tuple[float, float]] = []
+    state, damping, waited = start, 1.0, 0
     best, best_score, mark, last_gain = start, -math.inf, -math.inf, 0
     converged = False
     steps = 0

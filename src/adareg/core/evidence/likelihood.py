@@ -471,7 +471,9 @@ class Gaussian(Likelihood):
 
 
 #: Likelihoods by the name that a user may give.
-LIKELIHOODS: dict[str, type[Likelihood]] = {one.name: one for one in (Categorical, Bernoulli, Gaussian)}
+LIKELIHOODS: dict[str, type[Likelihood]] = {
+    one.name: one for one in (Categorical, Bernoulli, Gaussian)
+}
 
 
 def as_likelihood(likelihood: str | Likelihood) -> Likelihood:
