@@ -2,7 +2,8 @@
 
 :class:`AdaRegClassifier` and :class:`AdaRegRegressor` take the place of scikit-learn's
 ``MLPClassifier`` and ``MLPRegressor``. :class:`EvidenceClassifier` and
-:class:`EvidenceRegressor` learn everything from the table and have nothing to choose. Needs ``pip install 'adareg[sklearn]'``.
+:class:`EvidenceRegressor` learn everything from the table and have nothing to choose.
+Needs ``pip install 'adareg[sklearn]'``.
 """
 
 from adareg._optional import require
