@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from checks import CASES, CHECKS, LATER, load
+from check_checkpoints import load
+from checks import CASES, CHECKS, LATER
 from jobs import STEPS, Training, assert_alike, make_model
 
 from adareg.bench.distributed import HEADS, Head
