@@ -1,7 +1,7 @@
 """Everything that needs several processes, in one launch: ``torchrun checks.py FOLDER [NAME …]``.
 
-Each check is run by every rank; what became of it goes to FOLDER/<ranks>-<rank>.json. With names, these
-are run instead of all but the ``LATER``.
+Each check is run by every rank; what became of it goes to FOLDER/<ranks>-<rank>.json. With names,
+these are run instead of all but the ``LATER``.
 """
 
 import json
