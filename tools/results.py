@@ -11,6 +11,7 @@ from datetime import date
 from pathlib import Path
 
 from adareg.lab.contest.figure import draw
+from adareg.lab.contest.judge import shown
 from adareg.lab.contest.results import Results
 from adareg.lab.judge.claims import Records, judge, smalldata
 from adareg.lab.judge.claims.show import as_markdown, criteria_as_markdown, measured_as_markdown
@@ -78,7 +79,7 @@ def main() -> None:
     (ROOT / "results/README.md").write_text(measured(), encoding="utf-8")
     (ROOT / "results/report.html").write_text(build(RECORDS), encoding="utf-8")
     (ROOT / "results/gain.svg").write_text(figure(RECORDS, "gain"), encoding="utf-8")
-    contest = Results(ROOT / "results/tables").frame()
+    contest = shown(Results(ROOT / "results/tables").frame())
     if not contest.empty:
         (ROOT / "results/tables.svg").write_text(draw(contest), encoding="utf-8")
     page = ROOT / "README.md"

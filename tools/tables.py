@@ -13,6 +13,7 @@ import pandas as pd
 
 from adareg.lab.contest import page as contest
 from adareg.lab.contest.cells import parse
+from adareg.lab.contest.judge import shown
 from adareg.lab.contest.results import Results
 from adareg.lab.contest.suites import CELLS
 from adareg.lab.experiments.smalldata import DEVELOPMENT
@@ -28,6 +29,7 @@ from adareg.lab.run.records import Store
 ROOT = Path(__file__).parents[1]
 BENCHMARK, RULE = ROOT / "docs/smalldata.md", ROOT / "docs/evidence.md"
 CONTEST = ROOT / "docs/tables.md"
+PICTURE = "![Average ranks of all methods](../results/tables.svg)"
 
 
 def tables(records: Path, by_accuracy: Path, linear: Path) -> str:
@@ -252,7 +254,9 @@ def filled(text: str, tables: str, part: str = "tables") -> str:
 def contest_page(text: str) -> str:
     """The contest's page with its methods and results."""
     text = filled(text, contest.methods_as_markdown(), "methods")
-    return filled(text, contest.results_as_markdown(Results(ROOT / "results/tables").frame()))
+    rows = shown(Results(ROOT / "results/tables").frame())
+    made = contest.results_as_markdown(rows)
+    return filled(text, made if rows.empty else f"{PICTURE}\n\n{made}")
 
 
 def pages() -> dict[Path, str]:

@@ -185,6 +185,12 @@ def test_the_page_of_classes_names_all_measures():
     assert page.results_as_markdown(rows_of({})) == "There are no records yet.\n"
 
 
+def test_cells_of_the_benchmark_are_shown_elsewhere():
+    rows = regression_rows().assign(suite="smalldata")
+    assert page.results_as_markdown(rows) == "There are no records yet.\n"
+    assert judge.suites_of(pd.concat([rows, rows_of(ERRORS)])) == ["classification"]
+
+
 def test_rows_of_markdown_tables_are_as_long_as_their_heads():
     text = page.results_as_markdown(pd.concat([regression_rows(), rows_of(ERRORS)]))
     width = 0

@@ -149,10 +149,17 @@ def unseen(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[~rows["table"].isin(list(DEVELOPMENT))]
 
 
+def shown(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of suites that are shown here, and not with other results."""
+    if rows.empty:
+        return rows
+    return rows[rows["suite"].isin([name for name, suite in SUITES.items() if suite.measures])]
+
+
 def suites_of(rows: pd.DataFrame) -> list[str]:
     """The suites that have records and are shown here, in the order of ``SUITES``."""
-    shown = (name for name, suite in SUITES.items() if suite.measures)
-    return [name for name in shown if (rows["suite"] == name).any()]
+    tried = set(shown(rows)["suite"])
+    return [name for name in SUITES if name in tried]
 
 
 def costs(rows: pd.DataFrame) -> pd.DataFrame:

@@ -37,6 +37,7 @@ def results_as_markdown(rows: pd.DataFrame) -> str:
     Args:
         rows: of ``Results.frame``, one for each trial.
     """
+    rows = judge.shown(rows)
     if rows.empty:
         return "There are no records yet.\n"
     every = judge.with_published(rows)
