@@ -99,8 +99,12 @@ def test_posterior_of_a_linear_model_is_exact(seed):
 
     moment = (covariance + np.outer(mean, mean)).reshape(model.d, model.p, model.d, model.p)
     row, col = evidence.second_moments(W, prior, found)
-    assert row.numpy() == pytest.approx(np.einsum("ipjq,ij->pq", moment, model.col), abs=1e-8)
-    assert col.numpy() == pytest.approx(np.einsum("ipjq,pq->ij", moment, model.row), abs=1e-8)
+    assert row.dense().numpy() == pytest.approx(
+        np.einsum("ipjq,ij->pq", moment, model.col), abs=1e-8
+    )
+    assert col.dense().numpy() == pytest.approx(
+        np.einsum("ipjq,pq->ij", moment, model.row), abs=1e-8
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -501,36 +505,103 @@ def test_many_networks_at_once():
         torch.testing.assert_close(one.prior.col.dense()[i], other.prior.col.dense())
 
 
-def test_a_wide_side_keeps_its_diagonal():
-    """With inputs that are uncorrelated and a scalar prior the diagonal is all there is."""
-    a = torch.diag(torch.tensor([1.0, 2.0, 3.0, 0.5], dtype=torch.float64))
-    g = torch.ones(1, 4, 2, dtype=torch.float64)
-    W = torch.randn(2, 4, dtype=torch.float64)
-    prior = evidence.start(W)
-    dense = evidence.posterior(prior, rows.curvature(a, g), 10)
-    curvature = rows.curvature(a, g, widest=3)
-    assert curvature.inputs.shape == (1, 4)
-    thin = evidence.posterior(prior, curvature, 10)
-    torch.testing.assert_close(thin.determined, dense.determined)
-    torch.testing.assert_close(
-        evidence.log_evidence(W, prior, thin), evidence.log_evidence(W, prior, dense)
+def wide_problem(seed, p=3, d=40, m=5, draws=2, batch=()):
+    """A layer with more inputs than there are samples; the prior is scalar plus low rank."""
+    rng = np.random.default_rng(seed)
+    a, g = torch.tensor(rng.normal(size=(*batch, m, d))), rng.normal(size=(*batch, draws, m, p))
+    Q = torch.linalg.qr(torch.tensor(rng.normal(size=(*batch, d, 4)))).Q
+    e = torch.tensor(rng.uniform(0.5, 9, size=(*batch, 4)))
+    col = Precision(torch.full(batch, 2.0, dtype=torch.float64), Q, e)
+    row = Precision.identity(p, batch, torch.float64).map(lambda one: 3 * one)
+    return torch.tensor(rng.normal(size=(*batch, p, d))), MatrixNormal(row, col), a, torch.tensor(g)
+
+
+def written_out(prior, curvature):
+    """The same with every side in full."""
+    sides = (
+        Precision(None, Q.contiguous(), e)
+        for e, Q in (torch.linalg.eigh(one.dense()) for one in (prior.row, prior.col))
     )
-    new = evidence.refit(W, prior, thin, thin.determined, Categorical())
-    assert new.col.basis.shape == (4, 0)
-    assert new.row.basis.shape == (2, 2)
-    generator = torch.Generator().manual_seed(0)
-    drawn = evidence.sample(W, thin, prior, 20_000, generator) - W
-    variance = 1 / (evidence.scale(prior) + 10 * 2 * a.diagonal().square() / 4 / 2)
-    assert drawn.square().mean((0, 1)).tolist() == pytest.approx(
-        ((1 / evidence.scale(prior) + variance * 0) * thin.open.mean(0)).tolist(), rel=0.05
+    return MatrixNormal(*sides), Curvature(
+        *(F if F.shape[-2] == F.shape[-1] else F.mT @ F for F in curvature)
     )
+
+
+@pytest.mark.parametrize("p", [3, 30])
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_a_wide_side_is_as_if_it_were_written_out(p, batch):
+    """Curvature of rank 5 to 10 in 30 and 40 dimensions, over updates that build on each other."""
+    W, prior, a, g = wide_problem(0, p, batch=batch)
+    curvature = rows.curvature(a, g)
+    assert curvature.inputs.shape[-2:] == (5, 40)
+    dense_prior, dense_curvature = written_out(prior, curvature)
+    for _ in range(3):
+        thin = evidence.posterior(prior, curvature, 10)
+        dense = evidence.posterior(dense_prior, dense_curvature, 10)
+        assert thin.open.numel() < dense.open.numel() or p == 30
+        torch.testing.assert_close(thin.determined, dense.determined)
+        torch.testing.assert_close(evidence.price(thin), evidence.price(dense))
+        made = zip(
+            evidence.second_moments(W, prior, thin),
+            evidence.second_moments(W, dense_prior, dense),
+            strict=True,
+        )
+        for one, other in made:
+            torch.testing.assert_close(one.dense(), other.dense())
+        prior = evidence.refit(W, prior, thin, thin.determined, Categorical())
+        dense_prior = evidence.refit(W, dense_prior, dense, dense.determined, Categorical())
+        torch.testing.assert_close(prior.row.dense(), dense_prior.row.dense())
+        torch.testing.assert_close(prior.col.dense(), dense_prior.col.dense())
+        torch.testing.assert_close(prior.col.logdet(), dense_prior.col.logdet())
+    assert prior.col.basis.shape[-1] < 40 or p == 30
+
+
+def test_draws_on_a_wide_side_have_the_posteriors_covariance():
+    W, prior, a, g = wide_problem(1, p=2, d=9, m=3)
+    found = evidence.posterior(prior, rows.curvature(a, g), 10)
+    drawn = evidence.sample(W, found, 50_000, torch.Generator().manual_seed(0)) - W
+    dense_prior, curvature = written_out(prior, rows.curvature(a, g))
+    precise = 10 * kron(curvature) + np.kron(
+        dense_prior.col.dense().numpy(), dense_prior.row.dense().numpy()
+    )
+    covariance = np.linalg.inv(precise)
+    flat = drawn.mT.flatten(1).numpy()
+    assert np.cov(flat.T) == pytest.approx(covariance, abs=0.03 * covariance.max())
+
+
+def test_a_rank_that_is_too_large_is_cut():
+    """Twelve directions kept of fifty: trace and geometric mean are those of all."""
+    W, prior, a, g = wide_problem(2, p=3, d=50, m=20)
+    found = evidence.posterior(prior, rows.curvature(a, g), 10)
+    whole = evidence.second_moments(W, prior, found)[1]
+    cut = evidence.second_moments(W, prior, found, rank=12)[1]
+    assert cut.basis.shape == (50, 12)
+    assert cut.dense().trace().item() == pytest.approx(whole.dense().trace().item())
+    assert torch.linalg.norm(cut.dense() - whole.dense()) < 0.4 * torch.linalg.norm(
+        whole.dense() - whole.dense().trace() / 50 * torch.eye(50)
+    )
+    few = rows.curvature(a, g, rank=12)
+    assert few.inputs.shape == (12, 50)
+    A, exact = few.inputs.mT @ few.inputs, written_out(prior, rows.curvature(a, g))[1].inputs
+    assert A.trace().item() == pytest.approx(exact.trace().item(), rel=0.3)
+
+
+def test_an_update_of_a_very_wide_layer_decomposes_nothing_large(monkeypatch):
+    """20 samples of 6,000 inputs."""
+    sizes, eigh = [], torch.linalg.eigh
+    monkeypatch.setattr(torch.linalg, "eigh", lambda M: sizes.append(M.shape[-1]) or eigh(M))
+    W, prior, a, g = wide_problem(3, p=2, d=6000, m=20)
+    for _ in range(3):
+        found = evidence.posterior(prior, rows.curvature(a, g), 20)
+        prior = evidence.refit(W, prior, found, found.determined, Categorical())
+    assert 2 < max(sizes) <= 2 + 20 + 26
 
 
 def test_draws_from_the_posterior_have_its_covariance():
     model = Linear(p=2, d=2)
     W, prior = model.weight(), model.prior()
     found = evidence.posterior(prior, rows.curvature(*model.rows()), model.n)
-    drawn = evidence.sample(W, found, prior, 50_000, torch.Generator().manual_seed(0))
+    drawn = evidence.sample(W, found, 50_000, torch.Generator().manual_seed(0))
     flat = drawn.mT.flatten(1).numpy()
     mean, covariance, _ = model.posterior()
     assert flat.mean(0) == pytest.approx(mean, abs=0.01)

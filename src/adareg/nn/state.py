@@ -119,22 +119,40 @@ def _padded(prior: MatrixNormal) -> MatrixNormal:
     return MatrixNormal(row, col)
 
 
-def full_rank(widest: int) -> Form:
-    """Return the form of priors with all eigenvectors of their sides, of those up to ``widest``."""
+def any_rank(most: Callable[[int], int]) -> Form:
+    """Return the form of priors whose sides of length n have a rank of ``most(n)`` at most."""
 
-    def completed(prior: MatrixNormal) -> MatrixNormal:
-        sides = (prior.row, prior.col)
-        return MatrixNormal(*(_complete(s) if s.shape[-1] <= widest else s for s in sides))
+    def filled(side: Precision) -> Precision:
+        return _filled(side, most(side.shape[-1]))
 
-    return Form(completed, _collapsed, result_dtype)
+    return Form(
+        lambda prior: MatrixNormal(filled(prior.row), filled(prior.col)),
+        _without_gaps,
+        result_dtype,
+    )
 
 
-def _collapsed(side: Precision) -> Precision:
-    """Undo :func:`full_rank` where it began with a multiple of the identity."""
-    e = side.values
-    if side.scale is not None or not bool((e == e[..., :1]).all()):
-        return side
-    return Precision(e[..., 0], side.basis[..., :0], e[..., :0])
+def _filled(side: Precision, rank: int) -> Precision:
+    """Return the same with a scale, and zero columns up to a rank."""
+    c, missing = side.outside, max(0, rank - side.basis.shape[-1])
+    if not missing:
+        return Precision(c.clone(), side.basis.clone(), side.values.clone())
+    basis = torch.cat([side.basis, _zero_columns(side.basis, missing)], -1)
+    values = torch.cat([side.values, c.unsqueeze(-1).repeat_interleave(missing, -1)], -1)
+    return Precision(c.clone(), basis, values)
+
+
+def _without_gaps(side: Precision) -> Precision:
+    """Undo :func:`_filled`."""
+    if not isinstance(side.basis, Tensor) or side.basis.ndim < 2:
+        return side  # it does not fit
+    n, k = side.basis.shape[-2:]
+    kept = (side.basis != 0).reshape(-1, n, k).any(1).any(0)
+    if bool(kept.all()):
+        return Precision(None, side.basis, side.values) if k == n else side
+    return Precision(
+        side.scale, side.basis[..., kept].contiguous(), side.values[..., kept].contiguous()
+    )
 
 
 #: Priors whose sides have the rank of the weight.

@@ -208,7 +208,8 @@ def test_curvature_and_kernel_against_jacobians(kind):
     energy = np.einsum("gdd->g", A)[:, None, None, None, None]
     expected = np.einsum("gde,gpq->gdpeq", A, G) / (m * energy)
     found = seen.curvatures[name]
-    A, G = (F.reshape(-1, *F.shape[-2:]).numpy() for F in found)
+    dense = (F if F.shape[-2] == F.shape[-1] else F.mT @ F for F in found)
+    A, G = (F.reshape(-1, *F.shape[-2:]).numpy() for F in dense)
     assert np.einsum("gde,gpq->gdpeq", A, G) == pytest.approx(expected, rel=1e-9, abs=1e-12)
     scale = DEFAULTS.start * weight.numel() / (M.shape[2] * M.shape[3])  # precision: fan-in · START
     flat = shared.reshape(2, m, -1)

@@ -43,9 +43,11 @@ class Constants:
     scales: tuple[float, float] = (1e-4, 1e3)
     """The range that a layer's precision may take, as shares of the fan-in."""
 
+    rank: int = 1024
+    """Directions that the curvature and the prior of a longer side of a weight have at most."""
+
     widest: int = 4096
-    """A longer side of a weight keeps the diagonal of its curvature alone, and its prior has no
-    shape there."""
+    """Correlations are drawn between this many rows at most."""
 
     draws: int = 10
     """Up to this many outputs, all directions in output space are taken; of more, this many at

@@ -2,8 +2,11 @@
 
 A row is ``δ aᵀ`` for a linear map with input a and gradient δ at its output, or any matrix. From
 those of m samples come the curvature of the log-likelihood, which a posterior needs, and the
-kernel: the covariance of the outputs that a prior implies. All functions take leading dimensions:
-the groups of a convolution, or many networks at once. Everything is float64.
+kernel: the covariance of the outputs that a prior implies. A side of a curvature that is longer
+than there are rows is kept as these rows: nothing here is cubic in the width of a layer.
+
+All functions take leading dimensions: the groups of a convolution, or many networks at once.
+Everything is float64.
 """
 
 from __future__ import annotations
@@ -17,40 +20,46 @@ from adareg.core.evidence.constants import DEFAULTS
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
 
+#: Entries of the largest basis of a side that is longer than its rank.
+_ENTRIES = 2**24
+
 
 class Curvature(NamedTuple):
-    """Curvature ``A⊗G`` of one sample's negative log-likelihood; diagonals are (…, 1, n)."""
+    """Curvature ``A⊗G`` of one sample's negative log-likelihood.
 
-    inputs: Tensor  # A: (…, d, d)
-    outputs: Tensor  # G: (…, p, p)
+    Each side (…, n, n) is itself or, of a rank r < n, a factor X (…, r, n) of it, ``XᵀX``.
+    """
+
+    inputs: Tensor  # A: (…, d, d) or (…, r, d)
+    outputs: Tensor  # G: (…, p, p) or (…, r, p)
 
 
 def curvature(
     inputs: Tensor,  # (…, m, d)
     grads: Tensor,  # (…, draws, m, p)
-    widest: int = DEFAULTS.widest,
+    rank: int = DEFAULTS.rank,
 ) -> Curvature:
     """Return the curvature of a linear map, from rows ``M = δ aᵀ``.
 
     ``A⊗G = E[MᵀM]⊗E[MMᵀ]/E‖M‖²``, the sum over draws and the mean over samples, keeps both
     marginals: a sample whose prediction is certain counts for nothing on either side. A side longer
-    than ``widest`` keeps its diagonal alone.
+    than ``rank`` is kept up to this rank, by random sums of rows.
     """
     a, g = inputs.double(), grads.double()
     norm_a, norm_g = a.norm(dim=-1), g.square().sum(-1).sum(-2).sqrt()
-    A = _second_moment(a * norm_g.unsqueeze(-1), widest)
-    G = _second_moment((g * norm_a[..., None, :, None]).flatten(-3, -2), widest)
+    A = _second_moment(a * norm_g.unsqueeze(-1), rank)
+    G = _second_moment((g * norm_a[..., None, :, None]).flatten(-3, -2), rank)
     return _normalised(A, G, a.shape[-2])
 
 
 def matrix_curvature(
     rows: Tensor,  # (…, draws, m, p, d)
-    widest: int = DEFAULTS.widest,
+    rank: int = DEFAULTS.rank,
 ) -> Curvature:
     """Return the same from rows that are matrices."""
     M = rows.double().flatten(-4, -3)
-    A = _second_moment(M.flatten(-3, -2), widest)
-    G = _second_moment(M.mT.flatten(-3, -2), widest)
+    A = _second_moment(M.flatten(-3, -2), rank)
+    G = _second_moment(M.mT.flatten(-3, -2), rank)
     return _normalised(A, G, rows.shape[-3])
 
 
@@ -62,8 +71,8 @@ def kernel(
     """Return the prior covariance of the outputs, summed over the draws: ``Σ JΣJᵀ``."""
     a, g = inputs.double(), grads.double()
     prior = prior.to(torch.float64)
-    along = _times(a, _deviations(prior.col))
-    across = _times(g, _deviations(prior.row).unsqueeze(-3))
+    along = deviated(a, prior.col)
+    across = deviated(g, _unsqueezed(prior.row, 1))
     across = across.movedim(-3, -2).flatten(-2)  # (…, m, draws·p): one product sums over draws
     return (along @ along.mT) * (across @ across.mT)
 
@@ -71,39 +80,67 @@ def kernel(
 def matrix_kernel(rows: Tensor, prior: MatrixNormal) -> Tensor:  # (…, draws, m, p, d) -> (…, m, m)
     """Return the same from rows that are matrices."""
     M, prior = rows.double(), prior.to(torch.float64)
-    col = _deviations(prior.col)[..., None, None, :, :]
-    row = _deviations(prior.row)[..., None, None, :, :]
-    white = _times(_times(M, col).mT, row).mT.flatten(-2)
+    col, row = _unsqueezed(prior.col, 2), _unsqueezed(prior.row, 2)
+    white = deviated(deviated(M, col).mT, row).mT.flatten(-2)
     return (white @ white.mT).sum(-3)
 
 
-def _deviations(precision: Precision) -> Tensor:
-    """Return H with ``H·Hᵀ = Ω⁻¹``, (…, n, n); of a multiple of the identity, (…, 1, 1)."""
-    if precision.scale is None or precision.basis.shape[-1]:
-        return precision.inverse().root()
-    return precision.scale.reciprocal().sqrt()[..., None, None]
+def deviated(X: Tensor, precision: Precision) -> Tensor:  # (…, N, n)
+    """Return ``X·H`` with ``H·Hᵀ = Ω⁻¹``; H is symmetric, unless Ω has all n directions."""
+    if precision.scale is None:
+        return X @ precision.inverse().root()
+    c, B, e = precision.factors
+    assert c is not None
+    c = c.rsqrt()[..., None, None]
+    if not B.shape[-1]:
+        return X * c
+    return X * c + ((X @ B) * (e.rsqrt().unsqueeze(-2) - c)) @ B.mT
 
 
-def _times(X: Tensor, H: Tensor) -> Tensor:
-    return X * H if H.shape[-1] == 1 else X @ H
+def _unsqueezed(precision: Precision, axes: int) -> Precision:
+    """Return the same with axes of length one after its own leading ones."""
+    own = precision.basis.ndim - 2
+
+    def apply(factor: Tensor) -> Tensor:
+        return factor[(slice(None),) * own + (None,) * axes]
+
+    return precision.apply(apply)
 
 
-def _second_moment(X: Tensor, widest: int) -> Tensor:  # (…, N, n) -> (…, n, n) or (…, 1, n)
-    return X.square().sum(-2, keepdim=True) if X.shape[-1] > widest else X.mT @ X
+def rank_of(n: int, most: int = DEFAULTS.rank) -> int:
+    """Return the largest rank of a side of length n: all of it, ``most``, or what memory allows."""
+    return min(n, most, max(16, _ENTRIES // n))
+
+
+def _second_moment(X: Tensor, rank: int) -> Tensor:  # (…, N, n) -> (…, n, n) or (…, r, n)
+    N, n = X.shape[-2:]
+    if min(N, n) > (most := rank_of(n, rank)):
+        X = _random_sums(X, most)
+    return X if X.shape[-2] < n else X.mT @ X
+
+
+def _random_sums(X: Tensor, count: int) -> Tensor:  # (…, N, n) -> (…, count, n)
+    """Return sums of rows with random signs, each row in one of them: ``E[SᵀS] = XᵀX``."""
+    generator = torch.Generator("cpu").manual_seed(X.shape[-2])
+    N = X.shape[-2]
+    signs = torch.randint(2, (N, 1), generator=generator, device="cpu") * 2.0 - 1
+    places = torch.randperm(N, generator=generator, device="cpu") % count
+    sums = X.new_zeros(*X.shape[:-2], count, X.shape[-1])
+    return sums.index_add_(-2, places.to(X.device), X * signs.to(X))
 
 
 def _normalised(A: Tensor, G: Tensor, samples: int) -> Curvature:
-    energy = A.sum((-2, -1)) if is_diagonal(A) else A.diagonal(dim1=-2, dim2=-1).sum(-1)
+    energy = A.square().sum((-2, -1)) if is_factor(A) else A.diagonal(dim1=-2, dim2=-1).sum(-1)
     scale = (samples * energy.clamp(min=torch.finfo(A.dtype).tiny)).rsqrt()[..., None, None]
-    return Curvature(A * scale, G * scale)
+    return Curvature(*(F * (scale.sqrt() if is_factor(F) else scale) for F in (A, G)))
 
 
-def is_diagonal(F: Tensor) -> bool:
-    """Return if a side of a curvature is kept as its diagonal, (…, 1, n)."""
+def is_factor(F: Tensor) -> bool:
+    """Return if a side of a curvature is kept as a factor X of it, ``XᵀX``."""
     return F.shape[-2] != F.shape[-1]
 
 
 def ignores_common_row(curvature: Curvature) -> bool:
     """Return if adding one vector to all rows of the weight has no effect, as before a softmax."""
     G = curvature.outputs
-    return not is_diagonal(G) and bool(G.sum(-1).norm() <= 1e-8 * G.norm())
+    return bool(G.sum(-1).norm() <= 1e-8 * G.norm())

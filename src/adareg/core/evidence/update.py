@@ -18,19 +18,24 @@ import torch
 from torch import Tensor
 
 from adareg.core.evidence.constants import DEFAULTS, Constants
-from adareg.core.evidence.curvature import Curvature, is_diagonal
+from adareg.core.evidence.curvature import Curvature
 from adareg.core.evidence.likelihood import Likelihood
+from adareg.core.evidence.side import Side, decomposed, fitted, whitened
 from adareg.core.linalg import NonFiniteError, eigh, result_dtype
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
 
 
 class Posterior(NamedTuple):
-    """A Gaussian over a weight: ``Ŵ + Br·(√τ ∘ Z)·Bcᵀ`` with Z standard normal."""
+    """A Gaussian over a weight, ``Ŵ + Br·(√τ ∘ Z)·Bcᵀ`` with Z standard normal.
 
-    row: Tensor | None  # Br: (…, p, p), None where only diagonals are kept
-    col: Tensor | None  # Bc: (…, d, d)
-    open: Tensor  # τ: (…, p, d), the share of the prior's variance that the data leave
+    Of a side that is longer than its curvature has rows, Br and Bc are known within the directions
+    of the curvature; τ is one in all others.
+    """
+
+    row: Side
+    col: Side
+    open: Tensor  # τ: (…, rp, rd), the share of the prior's variance that the data leave, within
     determined: Tensor  # (…): Σ(1 − τ), how many of the p·d weights the data determine
 
 
@@ -88,24 +93,15 @@ def _scaled(prior: MatrixNormal, factor: Tensor) -> MatrixNormal:
 def posterior(prior: MatrixNormal, curvature: Curvature, n: float | Tensor) -> Posterior:
     """Return the posterior of precision ``n·A⊗G + Ωc⊗Ωr``.
 
-    In the bases Br, Bc that make the prior the identity and the curvature diagonal, a weight's
-    variance is ``τij = 1/(1 + n·gi·hj)`` of the prior's.
+    In the bases that make the prior the identity and the curvature diagonal, a weight's variance
+    is ``τij = 1/(1 + n·gi·hj)`` of the prior's; it is all of it where g or h is zero.
     """
     prior = prior.to(torch.float64)
-    g, Br = _whiten(prior.row, curvature.outputs)
-    h, Bc = _whiten(prior.col, curvature.inputs)
+    row, col = whitened(prior.row, curvature.outputs), whitened(prior.col, curvature.inputs)
+    g, h = row.values, col.values
     n = torch.as_tensor(n, dtype=torch.float64, device=g.device)
     tau = 1 / (1 + _trailing(n, g.ndim + 1) * g.unsqueeze(-1) * h.unsqueeze(-2))
-    return Posterior(Br, Bc, tau, (1 - tau).sum((-2, -1)))
-
-
-def _whiten(precision: Precision, F: Tensor) -> tuple[Tensor, Tensor | None]:
-    """``h`` and B with ``BᵀΩB = I`` and ``BᵀFB = diag(h)``; no B where F is a diagonal."""
-    if is_diagonal(F):
-        return F.squeeze(-2) / precision.outside.unsqueeze(-1), None
-    H = precision.inverse().root()
-    h, Z = eigh(H.mT @ F @ H)
-    return h, H @ Z
+    return Posterior(row, col, tau, (1 - tau).sum((-2, -1)))
 
 
 def _trailing(x: Tensor, ndim: int) -> Tensor:
@@ -117,17 +113,16 @@ def second_moments(
     weight: Tensor,  # (…, p, d)
     prior: MatrixNormal,
     posterior: Posterior,
-) -> tuple[Tensor | None, Tensor | None]:  # (…, p, p), (…, d, d)
-    """``E[W Ωc Wᵀ] = ŴΩcŴᵀ + Br·diag(Σj τij)·Brᵀ`` and ``E[Wᵀ Ωr W]``, where a basis is kept."""
+    rank: int = DEFAULTS.rank,
+) -> tuple[Precision, Precision]:  # (…, p, p), (…, d, d)
+    """Return ``E[W Ωc Wᵀ] = ŴΩcŴᵀ + Br·diag(Σj τij)·Brᵀ`` and ``E[Wᵀ Ωr W]``, in their bases."""
     W, prior = weight.double(), prior.to(torch.float64)
-    sides = ((W, posterior.row, prior.col, -1), (W.mT, posterior.col, prior.row, -2))
-    row, col = (
-        None
-        if B is None
-        else X @ (other @ X.mT) + (B * posterior.open.sum(axis).unsqueeze(-2)) @ B.mT
-        for X, B, other, axis in sides
+    (p, d), tau = W.shape[-2:], posterior.open
+    along, across = tau.sum(-1) + (d - tau.shape[-1]), tau.sum(-2) + (p - tau.shape[-2])
+    return (
+        decomposed(W, prior.col, prior.row, posterior.row, along, d, rank),
+        decomposed(W.mT, prior.row, prior.col, posterior.col, across, p, rank),
     )
-    return row, col
 
 
 def log_evidence(
@@ -149,21 +144,17 @@ def price(posterior: Posterior) -> Tensor:  # (…)
 def sample(
     weight: Tensor,  # (…, p, d)
     posterior: Posterior,
-    prior: MatrixNormal,
     count: int,
     generator: torch.Generator,
 ) -> Tensor:  # (count, …, p, d)
     """Return weights drawn from the posterior."""
     shape = (count, *weight.shape)
-    noise = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
-    drawn = posterior.open.sqrt() * noise.to(weight.device)
-    prior = prior.to(torch.float64)
-    drawn = _back(posterior.row, prior.row, drawn)
-    return weight.double() + _back(posterior.col, prior.col, drawn.mT).mT
-
-
-def _back(basis: Tensor | None, precision: Precision, X: Tensor) -> Tensor:
-    return X * precision.outside[..., None, None].rsqrt() if basis is None else basis @ X
+    Z = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu").to(weight.device)
+    row, col = posterior.row, posterior.col
+    within = col.within(row.within(Z).mT).mT
+    less = (posterior.open.sqrt() - 1) * within
+    Z = Z + row.lifted(col.lifted(less.mT).mT)
+    return weight.double() + row.back(col.back(Z.mT).mT)
 
 
 def refit(
@@ -182,9 +173,9 @@ def refit(
     :func:`towards` says. A layer that normalisation follows gets the smallest scale.
     """
     W, dtype = weight.double(), result_dtype(weight)
-    row, col = second_moments(weight, prior, posterior)
+    row, col = second_moments(weight, prior, posterior, constants.rank)
     rho_row, rho_col = (likelihood.shape_strength(gamma, k, constants) for k in W.shape[-2:])
-    shape = MatrixNormal(_shape(row, prior.row, rho_row), _shape(col, prior.col, rho_col))
+    shape = MatrixNormal(fitted(row, rho_row), fitted(col, rho_col))
     low, high = (W.shape[-1] * bound for bound in constants.scales)
     if normalised:
         return _scaled(shape, torch.full_like(gamma, low)).to(dtype)
@@ -199,16 +190,6 @@ def towards(old: Tensor, new: Tensor, step: float) -> Tensor:
     training, when little has been learned, none of them is what it will be.
     """
     return old ** (1 - step) * new**step
-
-
-def _shape(E: Tensor | None, old: Precision, rho: Tensor) -> Precision:
-    """Return a precision of geometric mean one."""
-    if E is None:
-        return old.to(torch.float64).map(torch.ones_like)
-    e, Q = eigh(E)
-    rho = rho.unsqueeze(-1)
-    spread = 1 - rho + rho * e / e.mean(-1, keepdim=True)
-    return Precision(None, Q, spread.log().mean(-1, keepdim=True).exp() / spread)
 
 
 # A network

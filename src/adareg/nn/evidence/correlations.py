@@ -45,7 +45,7 @@ def draw_correlations(
     count = min(_MOST, max(_LEAST, _ENTRIES // weight.numel()))
     drawn = []
     for _ in range(0, count, _AT_ONCE):
-        weights = update.sample(weight, found, prior, _AT_ONCE, generator)
+        weights = update.sample(weight, found, _AT_ONCE, generator)
         if ignores_common_row(curvature):
             weights = weights - weights.mean(-2, keepdim=True)
         drawn.append(correlation(weights).to(result_dtype(weight)))

@@ -16,7 +16,7 @@ from torch.optim import SGD, Optimizer
 
 from adareg.core.evidence import constants as usual
 from adareg.core.evidence.constants import Constants
-from adareg.core.evidence.curvature import Curvature
+from adareg.core.evidence.curvature import Curvature, rank_of
 from adareg.core.evidence.likelihood import Likelihood, as_likelihood
 from adareg.core.evidence.update import Update, scale, start, update_priors
 from adareg.core.linalg import NonFiniteError, is_sharded
@@ -33,7 +33,7 @@ from adareg.nn.evidence.sources import Given, Recent, Source
 from adareg.nn.regularizer import Regularizer
 from adareg.nn.schedule import Growing, Schedule
 from adareg.nn.select import Layer, Selection, unwrapped
-from adareg.nn.state import Form, full_rank
+from adareg.nn.state import Form, any_rank
 
 
 class EvidenceReg(Regularizer):
@@ -310,7 +310,7 @@ class EvidenceReg(Regularizer):
 
     @property
     def _form(self) -> Form:
-        return full_rank(self.constants.widest)
+        return any_rank(partial(rank_of, most=self.constants.rank))
 
     def _settings(self) -> dict[str, Any]:
         """Return plain values; curvature is not among them, the next update finds it.

@@ -154,12 +154,12 @@ def _read(
     constants: Constants,
 ) -> tuple[Curvature, Tensor]:
     """Return a layer's curvature from the first rows, its kernel from the others."""
-    first, others, widest = size * rows[:own].double(), size * rows[own:].double(), constants.widest
+    first, others, rank = size * rows[:own].double(), size * rows[own:].double(), constants.rank
     if a is not None:
-        return core.curvature(a, first, widest), core.kernel(a, others, prior)
+        return core.curvature(a, first, rank), core.kernel(a, others, prior)
     kernel = core.matrix_kernel(_groups_first(others), prior)
     kernel = kernel.reshape(-1, *kernel.shape[-2:]).sum(0)
-    return core.matrix_curvature(_groups_first(first), widest), kernel
+    return core.matrix_curvature(_groups_first(first), rank), kernel
 
 
 def _groups_first(rows: Tensor) -> Tensor:  # (draws, m, …, p, d) -> (…, draws, m, p, d)
