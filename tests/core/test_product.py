@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from functorch.compile import make_boxed_func
 from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
 import adareg
@@ -186,3 +188,20 @@ def test_a_compiled_hessian():
     prior.penalty(W)
     compiled = torch.compile(hessian(prior.penalty), backend="aot_eager")(W)
     torch.testing.assert_close(compiled, hessian(plain(prior))(W))
+
+
+def test_a_compiled_gradient_needs_no_more_products():
+    """The backward pass scales the forward's product, whose last step it may make again."""
+    products = []
+
+    def count(graph, inputs):
+        products.append(sum("mm" in str(node.target) for node in graph.graph.nodes))
+        return make_boxed_func(graph.forward)
+
+    prior, W = solved((3, 5)), torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    prior.penalty(W)
+    compiled = torch.compile(prior.penalty, backend=aot_autograd(fw_compiler=count), fullgraph=True)
+    compiled(W).backward()
+    torch.testing.assert_close(W.grad, prior.gradient(W.detach()))
+    forward, backward = products
+    assert backward < forward

@@ -282,7 +282,7 @@ class Maps:
 
 def is_transforming() -> bool:
     """Return true within torch.func's transforms: tensors made in one do not outlast it."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return torch._C._functorch.get_dynamic_layer_stack_depth() > 0
 
 
 def _kron(A: Tensor, B: Tensor) -> Tensor:  # (…, p, p), (…, d, d) -> (…, p·d, p·d)
