@@ -4,8 +4,9 @@ python benchmarks/evidence.py compare OUT        OUT.json: none, weight decay, e
 python benchmarks/evidence.py sensitivity OUT    OUT.json and OUT.svg: one constant at a time
 python benchmarks/evidence.py deep OUT           OUT.json: deep plain networks, which can collapse
 python benchmarks/evidence.py depths OUT         OUT.json: which depth has the highest evidence
+python benchmarks/evidence.py classes OUT        OUT.json: classifiers without their own constants
 
-``tools/tables.py`` makes the tables of docs/evidence.md from all but the second.
+``tools/tables.py`` makes the tables of docs/evidence.md from all but the second and the last.
 
 Small multilayer perceptrons on data that comes with scikit-learn, Adam, paired seeds.
 """
@@ -28,6 +29,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 import adareg
 from adareg.core.evidence.constants import DEFAULTS, Constants
+from adareg.core.evidence.likelihood import Categorical, Gaussian, Likelihood
 
 CELLS = [
     ("digits", 40),
@@ -111,6 +113,7 @@ def train(
     hidden: tuple[int, ...] = (64, 32),
     steps: int = STEPS,
     constants: Constants = DEFAULTS,
+    likelihood: str | Likelihood | None = None,
 ) -> dict[str, float]:
     """Test score of one network; ``weight_decay=None`` is the evidence rule."""
     x, y = load(name)
@@ -129,7 +132,7 @@ def train(
     optimizer = torch.optim.Adam(model.parameters(), RATE, weight_decay=weight_decay or 0.0)
     started, reg = time.process_time(), None
     if weight_decay is None:
-        likelihood = "classification" if classes else "regression"
+        likelihood = likelihood or ("classification" if classes else "regression")
         reg = adareg.EvidenceReg(model, n, likelihood, constants=constants)
         reg.attach(optimizer, data=(x[:n], labels))
     optimise(model, optimizer, loss, x[:n], labels, steps)
@@ -196,6 +199,42 @@ def compare(out: Path, seeds: int) -> None:
 def _change(differences: Tensor) -> list[float]:
     """Mean and standard error."""
     return [float(differences.mean()), float(differences.std() / len(differences) ** 0.5)]
+
+
+class WishartShape(Categorical):
+    """Classes whose shapes are learned as far as in regression."""
+
+    shape_strength = Gaussian.shape_strength
+
+
+def classes(out: Path, seeds: int) -> None:
+    """Classifiers with a full count, a dispersion of one, and regression's share of the shape."""
+    one: dict[str, Any] = {"dispersion": 1.0, "dispersions": (1.0, 1.0)}
+    methods: dict[str, dict[str, Any]] = {
+        "none": {"weight_decay": 0.0},
+        "as it is": {},
+        "count 1": {"constants": replace(DEFAULTS, count=1.0)},
+        "dispersion 1": {"constants": replace(DEFAULTS, **one)},
+        "regression's shape": {"likelihood": WishartShape()},
+        "count and dispersion 1": {"constants": replace(DEFAULTS, count=1.0, **one)},
+        "all three": {
+            "constants": replace(DEFAULTS, count=1.0, **one),
+            "likelihood": WishartShape(),
+        },
+    }
+    rows = []
+    for name, n in (*CELLS, *HELD_OUT):
+        if load(name)[1].is_floating_point():
+            continue
+        runs = {
+            method: [train(name, n, s, **{"weight_decay": None, **how}) for s in range(seeds)]
+            for method, how in methods.items()
+        }
+        found = {m: [[r["score"], r["loss"]] for r in each] for m, each in runs.items()}
+        rows.append({"data": name, "n": n, "runs": found})
+        print(json.dumps(rows[-1]), flush=True)
+    record = {"seeds": seeds, "steps": STEPS, "rows": rows}
+    out.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
 
 
 def train_deep(layers: int, n: int, seed: int, weight_decay: float | None) -> list[float]:
@@ -311,7 +350,7 @@ def draw(out: Path) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    usual = {compare: 6, sensitivity: 4, deep: 3, depths: 3}  # seeds
+    usual = {compare: 6, sensitivity: 4, deep: 3, depths: 3, classes: 3}  # seeds
     studies = {study.__name__: (study, count) for study, count in usual.items()}
     if len(sys.argv) < 3 or sys.argv[1] not in {*studies, "draw"}:
         sys.exit(__doc__)

@@ -12,7 +12,12 @@ if TYPE_CHECKING:
     from adareg import lightning as lightning
     from adareg import sklearn as sklearn
     from adareg import transformers as transformers
-    from adareg.core.evidence.likelihood import Categorical, Gaussian, Likelihood
+    from adareg.core.evidence.likelihood import (
+        Bernoulli,
+        Categorical,
+        Gaussian,
+        Likelihood,
+    )
     from adareg.core.linalg import NonFiniteError
     from adareg.core.metrics import (
         correlation,
@@ -37,6 +42,7 @@ except PackageNotFoundError:  # run from a source tree that is not installed
 
 __all__ = [
     "AdaReg",
+    "Bernoulli",
     "Categorical",
     "EvidenceReg",
     "Gaussian",
@@ -62,6 +68,7 @@ _INTEGRATIONS = ("lightning", "sklearn", "transformers")
 #: The module of every public name.
 _HOMES = {
     "AdaReg": "nn.adareg",
+    "Bernoulli": "core.evidence.likelihood",
     "Categorical": "core.evidence.likelihood",
     "EvidenceReg": "nn.evidence.regularizer",
     "Gaussian": "core.evidence.likelihood",
