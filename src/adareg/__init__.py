@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from adareg.core.spectrum import inv_threshold
     from adareg.core.steps import solve_side
     from adareg.nn.adareg import AdaReg
+    from adareg.nn.alarm import PenaltyWarning
     from adareg.nn.evidence.regularizer import EvidenceReg
     from adareg.nn.layout import Layout, register_layout
     from adareg.nn.regularizer import Regularizer
@@ -50,6 +51,7 @@ __all__ = [
     "Likelihood",
     "MatrixNormal",
     "NonFiniteError",
+    "PenaltyWarning",
     "Precision",
     "Regularizer",
     "correlation",
@@ -76,6 +78,7 @@ _HOMES = {
     "Likelihood": "core.evidence.likelihood",
     "MatrixNormal": "core.prior",
     "NonFiniteError": "core.linalg",
+    "PenaltyWarning": "nn.alarm",
     "Precision": "core.precision",
     "Regularizer": "nn.regularizer",
     "correlation": "core.metrics",

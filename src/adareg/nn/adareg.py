@@ -15,6 +15,7 @@ from adareg.core.linalg import NonFiniteError, is_sharded
 from adareg.core.prior import MatrixNormal
 from adareg.core.rules import check_rule, solve_all
 from adareg.core.spectrum import BOUNDS, check_bounds
+from adareg.nn.alarm import Alarm
 from adareg.nn.arguments import is_positive_integer
 from adareg.nn.distributed import solve_together
 from adareg.nn.groups import Group
@@ -78,6 +79,7 @@ class AdaReg(Regularizer):
         self.bounds = check_bounds(bounds)
         self._strength = resolve_strength(strength, n_samples)
         self.rule = check_rule(rule)
+        self._alarm = Alarm()
         super().__init__(model, layers, process_group)
 
     @property
@@ -93,6 +95,21 @@ class AdaReg(Regularizer):
     def default_schedule(self) -> Schedule:
         """Never: updates are called for."""
         return Never()
+
+    def penalty(self) -> Tensor:
+        """Return ``λ·Σ tr(Ωr W Ωc Wᵀ)`` over the selected layers, a scalar to add to the loss."""
+        total = super().penalty()
+        if total.requires_grad and not self._is_captured_now:
+            if self.is_attached:
+                total.register_hook(lambda _: self._alarm.say_twice())
+            else:
+                self._alarm.listen(self.groups, self.strength)
+        return total
+
+    def note_step(self, scale: Tensor | None) -> None:
+        """Note how hard the loss pushes, for the alarm."""
+        if not self._is_captured_now:
+            self._alarm.count(self._layers.values(), scale)
 
     @torch.inference_mode(False)
     def update(self) -> None:
@@ -112,6 +129,15 @@ class AdaReg(Regularizer):
                 group.prior.copy_(solved[name])
         else:
             self._groups = [Group(groups[name].layers, solved[name]) for name in groups]
+        if not self._captured:
+            self._alarm.judge(self._groups, self.strength, self.is_attached)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: D102
+        super().load_state_dict(state)
+        self._alarm.sleep()
+
+    def _own(self) -> dict[str, Any]:
+        return {"_alarm": Alarm()}
 
     def _solve(
         self, weights: dict[str, Tensor], priors: dict[str, MatrixNormal]

@@ -157,6 +157,7 @@ class Attachment:
         skipped = getattr(optimizer, "found_inf", None)
         if skipped is not None and not isinstance(self.schedule, Never) and skipped.item():
             return
+        self._reg.note_step(getattr(optimizer, "grad_scale", None))
         if self._reg.count_steps(1, self.schedule):
             self._reg.update()
 

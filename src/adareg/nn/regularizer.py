@@ -94,6 +94,16 @@ class Regularizer(ABC):
             kind = type(optimizer).__name__
             raise ValueError(f"{kind} has no learning rate 'lr', which mode='proximal' needs")
 
+    def note_step(self, scale: Tensor | None) -> None:
+        """Look at a step of the attached optimizer, the gradients being those of the loss.
+
+        By default nothing is done.
+
+        Args:
+            scale: that the gradients are multiplied by, in a fused optimizer.
+        """
+        del scale
+
     # Layers and priors
 
     @property
@@ -162,12 +172,17 @@ class Regularizer(ABC):
         """
         check_mode(mode)
         schedule = as_schedule(update_every, self.default_schedule)
-        if self._attachment is not None and self._attachment.active:
+        if self.is_attached:
             raise RuntimeError(
                 f"this {type(self).__name__} is attached already; call remove() on its handle first"
             )
         self._attachment = Attachment(self, optimizer, mode, schedule)
         return self._attachment
+
+    @property
+    def is_attached(self) -> bool:
+        """True while an optimizer's steps include the penalty."""
+        return self._attachment is not None and self._attachment.active
 
     def count_steps(self, steps: int, schedule: Schedule | None = None) -> bool:
         """Count optimizer steps, and return if an update is due.
@@ -285,9 +300,16 @@ class Regularizer(ABC):
 
     def _notice_capture(self) -> None:
         """A captured graph goes on reading the tensors it saw, so updates must write into them."""
+        if self._is_captured_now and not torch.compiler.is_compiling():
+            self._captured = True
+
+    @property
+    def _is_captured_now(self) -> bool:
+        """True while a graph is made of what is running, which must not wait for numbers."""
+        if torch.compiler.is_compiling():
+            return True
         on_gpu = any(device.type == "cuda" for device, *_ in self._placement)
-        if on_gpu and not torch.compiler.is_compiling():
-            self._captured = self._captured or torch.cuda.is_current_stream_capturing()
+        return on_gpu and torch.cuda.is_current_stream_capturing()
 
     def _not_finite(self) -> list[str]:
         """Return the layers whose weight, or this process's part of it, is not finite."""
