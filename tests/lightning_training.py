@@ -14,6 +14,8 @@ from training import make_data, make_model
 
 MARKS = [
     pytest.mark.usefixtures("one_thread"),
+    # Priors are strong here, so that what they do shows.
+    pytest.mark.filterwarnings("ignore::adareg.PenaltyWarning"),
     pytest.mark.filterwarnings("ignore:The '\\w+_dataloader' does not have many workers"),
     pytest.mark.filterwarnings("ignore:`isinstance\\(treespec, LeafSpec\\)` is deprecated"),
     pytest.mark.filterwarnings("ignore:The number of training batches"),

@@ -10,6 +10,9 @@ import adareg
 from adareg import AdaReg
 from training import DEVICES, Tied, assert_close, make_data, make_model, train
 
+# Priors are strong here, so that what they do shows.
+pytestmark = pytest.mark.filterwarnings("ignore::adareg.PenaltyWarning")
+
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 

@@ -16,6 +16,8 @@ from training import make_data, make_model
 
 MARKS = [
     pytest.mark.usefixtures("one_thread"),
+    # Priors are strong here, so that what they do shows.
+    pytest.mark.filterwarnings("ignore::adareg.PenaltyWarning"),
     pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator"),
 ]
 N, BATCH = 24, 4

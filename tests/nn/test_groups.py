@@ -12,6 +12,9 @@ from adareg import AdaReg
 from adareg.nn import groups
 from training import assert_close
 
+# Priors are strong here, so that what they do shows.
+pytestmark = pytest.mark.filterwarnings("ignore::adareg.PenaltyWarning")
+
 
 class Counter(TorchDispatchMode):
     """Counts the operations that reach a backend."""
