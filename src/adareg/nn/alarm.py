@@ -24,9 +24,9 @@ from adareg.nn.select import Layer
 #: A pull of more than so many times the largest push is alarming.
 TOO_STRONG = 5.0
 
-#: The least push that is reckoned with, for losses of the order of one: training may have started
-#: from a network that knows its data already.
-LEAST_PUSH = 0.02
+#: The least push that is reckoned with, for losses of the order of one: training may not have begun
+#: to learn, or may have started from a network that knows its data already.
+LEAST_PUSH = 0.3
 
 #: A weight that has lost all but this share of its largest norm is alarming, too.
 SHRUNK = 0.1
