@@ -290,14 +290,10 @@ def _part(table: Table, seed: int) -> Table:
 def _input_gradients(one: Learned, X: Any) -> Array:  # (K, n, d)
     """Return gradients of each output with respect to the inputs."""
     near = one.network.linearise(one.state.w, X)
-    *layers, out, path = near.weights
-    K = len(out)
-    delta = torch.eye(K, dtype=X.dtype, device=X.device).unsqueeze(1).expand(K, len(X), K)
-    direct = delta @ path
-    delta = delta @ out[:, :-1]
-    for W, slope in zip(reversed(layers), reversed(near.slopes), strict=True):
-        delta = (delta * slope) @ W[:, :-1]
-    return (delta + direct).cpu().numpy()
+    first, path = near.weights[0], near.weights[-1]
+    K = len(path)
+    each = torch.eye(K, dtype=X.dtype, device=X.device).unsqueeze(1).expand(K, len(X), K)
+    return (near.deltas(each)[0] @ first[:, :-1] + each @ path).cpu().numpy()
 
 
 def _correlations(

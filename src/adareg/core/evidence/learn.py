@@ -17,9 +17,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from adareg.core.evidence.information import Information
 from adareg.core.evidence.perceptron import Perceptron
 from adareg.core.evidence.tabular import CrossValidated, TableLikelihood
-from adareg.core.evidence.weights import InRows, InWeights, WeightPosterior
+from adareg.core.evidence.weights import InWeights, WeightPosterior
 
 #: The noise moves so much of the way to its new estimate, in logarithms.
 _STEP = 0.5
@@ -39,8 +40,11 @@ _VARIANCES = 1e-10, 1e4
 #: Samples whose rows are formed at once.
 _CHUNK = 4096
 
-#: A larger table is learned from this many samples first, and then from all of them.
-_FIRST = 4096
+#: Outputs are looked at so much of a step ahead and behind, to see how they bend along it.
+_AHEAD = 0.1
+
+#: A correction for that is at most so much of the step.
+_MOST_BEND = 0.4
 
 #: More damping than this means that no step helps.
 _MOST_DAMPING = 1e10
@@ -80,8 +84,7 @@ class Judged(NamedTuple):
 
     objective: Tensor  # −log posterior density, in nats, up to a constant
     gradient: Tensor  # (P,)
-    gram: Tensor | None  # (R, P, P), by direction, in the space of weights
-    rows: Tensor | None  # (R·n, P), in the space of rows
+    information: Information
     posterior: WeightPosterior
     leverage: Tensor  # (R,): the mean of a sample's, by direction
     outputs: Tensor  # (n, K)
@@ -127,29 +130,23 @@ class Problem:
         """Decompose the curvature at a state, and read everything off it."""
         variances = self.variances(state)
         objective = (state.w.square() / variances).sum() / 2
-        gradient, gram, rows, outputs = state.w / variances, None, [], []
+        gradient, outputs = state.w / variances, []
+        information = Information(self.network, len(self.table.X), self.likelihood.by_direction)
         for part in self.table.chunks():
             near = self.network.linearise(state.w, part.X)
             value, slope = _log_likelihood(self.likelihood, near.outputs, part, state.noise)
-            objective = objective - value
+            objective, gradient = objective - value, gradient - near.pull(slope)
             roots = self.likelihood.roots(near.outputs, state.noise)
-            M = near.rows(roots * part.weight.sqrt()[:, None])
-            M = M if self.likelihood.by_direction else M.flatten(0, 1).unsqueeze(0)
-            gradient = gradient - near.rows(slope.unsqueeze(0)).sum((0, 1))
+            information.add(near, roots * part.weight.sqrt()[:, None])
             outputs.append(near.outputs)
-            if self._in_rows(len(roots)):
-                rows.append(M)
-            else:
-                gram = M.mT @ M if gram is None else gram.add_(M.mT @ M)
-        found = torch.cat(rows, 1).flatten(0, 1) if rows else None
-        posterior = _posterior(gram, found, variances, 0.0)
+        information.close()
+        posterior = information.posterior(variances)
         return Judged(
             objective,
             gradient,
-            gram,
-            found,
+            information,
             posterior,
-            _leverage(posterior, gram, len(M)) / self.table.size,
+            information.leverage(posterior) / self.table.size,
             torch.cat(outputs),
             float(-objective - posterior.logdet / 2),
         )
@@ -164,23 +161,38 @@ class Problem:
             now.outputs, self.table.Y, now.leverage, self.table.weight, covariance
         )
 
-    def _in_rows(self, directions: int) -> bool:
-        return directions * len(self.table.X) < self.network.size
-
     def move(self, state: State, now: Judged, damping: float) -> tuple[State, float, float]:
         """Take a damped step; return also the damping for the next one, and the gain in nats."""
         variances = self.variances(state)
         while damping < _MOST_DAMPING:
-            posterior = (
-                now.posterior if not damping else _posterior(now.gram, now.rows, variances, damping)
-            )
+            posterior = now.information.posterior(variances, damping) if damping else now.posterior
             step = -posterior.solve(now.gradient)
+            if self.likelihood.bends:
+                step = step + self._bend(state, posterior, step)
             gain = now.objective - self.objective(state.w + step, state)
             if gain > 0:
                 ratio = float(gain / _expected_gain(now, step, variances))
                 return replace(state, w=state.w + step), _next_damping(damping, ratio), float(gain)
             damping = max(4 * damping, 0.05)
         return state, 1.0, 0.0
+
+    def _bend(self, state: State, posterior: WeightPosterior, step: Tensor) -> Tensor:
+        """Return how a step should bend where the outputs do: Transtrum and Sethna's correction.
+
+        ``−½(MᵀM + …)⁻¹ Jᵀ Λ f″``, f″ being the outputs' second derivative along the step; zero
+        where it would be more than a part of the step.
+        """
+        pulled = torch.zeros_like(step)
+        for part in self.table.chunks():
+            near = self.network.linearise(state.w, part.X)
+            ahead, behind = (self.network(state.w + h * step, part.X) for h in (_AHEAD, -_AHEAD))
+            second = (ahead - 2 * near.outputs + behind) / _AHEAD**2
+            roots = self.likelihood.roots(near.outputs, state.noise)
+            along = torch.einsum("rnk,nk->rn", roots, second) * part.weight
+            pulled = pulled + near.pull(torch.einsum("rn,rnk->nk", along, roots))
+        bend, variances = -posterior.solve(pulled) / 2, self.variances(state)
+        of_bend, of_step = ((x.square() / variances).sum() for x in (bend, step))
+        return bend if bool(of_bend <= _MOST_BEND**2 * of_step) else torch.zeros_like(bend)
 
     def refit(self, state: State, now: Judged, noise: Tensor) -> State:
         """Return the state with the prior that fits its weights, and nearer to this noise."""
@@ -208,31 +220,8 @@ def _log_likelihood(
     return value.detach(), slope
 
 
-def _posterior(
-    gram: Tensor | None, rows: Tensor | None, variances: Tensor, damping: float
-) -> WeightPosterior:
-    if rows is not None:
-        return InRows(rows, variances, damping)
-    assert gram is not None
-    return InWeights(gram.sum(0), variances, damping)
-
-
-def _leverage(posterior: WeightPosterior, gram: Tensor | None, R: int) -> Tensor:  # (R,)
-    """Return what the samples determine along each direction: tr(Σ MᵀM)."""
-    if isinstance(posterior, InRows):
-        return posterior.leverage().view(R, -1).sum(1)
-    assert isinstance(posterior, InWeights)
-    assert gram is not None
-    r = posterior.deviations
-    return (gram * (posterior.inverse() * r * r.unsqueeze(1))).sum((1, 2))
-
-
 def _expected_gain(now: Judged, step: Tensor, variances: Tensor) -> Tensor:
-    bend = (step.square() / variances).sum()
-    if now.rows is not None:
-        bend = bend + (now.rows @ step).square().sum()
-    elif now.gram is not None:
-        bend = bend + step @ (now.gram.sum(0) @ step)
+    bend = (step.square() / variances).sum() + now.information.bend(step)
     return (-(now.gradient @ step) - bend / 2).clamp(min=1e-12)
 
 
@@ -310,6 +299,8 @@ def learn(
         state, waited = problem.refit(moved, now, told.noise), 0
     best = best if course else state
     now = problem.judge(best)
+    if isinstance(now.posterior, InWeights):
+        now.posterior.forget()
     return Learned(
         network,
         best,

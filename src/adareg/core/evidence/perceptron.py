@@ -67,15 +67,39 @@ class Linearised(NamedTuple):
 
     def rows(self, directions: Tensor) -> Tensor:  # (R, n, K) -> (R, n, P)
         """Return gradients of the outputs along directions with respect to all weights."""
-        parts: list[Tensor] = []
+        last = _outer(directions, with_one(self.values[-1]))
+        path = _outer(directions, self.values[0])
+        return torch.cat([self.hidden_rows(directions), last, path], -1)
+
+    def hidden_rows(self, directions: Tensor) -> Tensor:  # (R, n, K) -> (R, n, …)
+        """Return them with respect to the weights of hidden layers alone."""
+        pairs = zip(self.deltas(directions), self.values, strict=False)
+        return torch.cat([_outer(delta, with_one(a)) for delta, a in pairs], -1)
+
+    def last_rows(self) -> Tensor:  # (n, q)
+        """Return gradients of any output with respect to its own output weights and linear path."""
+        return torch.cat([with_one(self.values[-1]), self.values[0]], 1)
+
+    def deltas(self, directions: Tensor) -> list[Tensor]:  # (…, n, K) -> (…, n, p) by layer
+        """Return gradients of the outputs along directions with respect to units' inputs."""
+        found: list[Tensor] = []
         delta = directions
-        for layer in reversed(range(len(self.values))):
-            a = self.values[layer]
-            a = torch.cat([a, a.new_ones(len(a), 1)], 1)
-            parts.insert(0, _outer(delta, a))
-            if layer:
-                delta = (delta @ self.weights[layer][:, :-1]) * self.slopes[layer - 1]
-        return torch.cat([*parts, _outer(directions, self.values[0])], -1)
+        for layer in reversed(range(len(self.slopes))):
+            delta = (delta @ self.weights[layer + 1][:, :-1]) * self.slopes[layer]
+            found.insert(0, delta)
+        return found
+
+    def pull(self, direction: Tensor) -> Tensor:  # (n, K) -> (P,)
+        """Return the sum over samples of one direction's rows."""
+        deltas = [*self.deltas(direction), direction]
+        parts = [delta.mT @ with_one(a) for delta, a in zip(deltas, self.values, strict=True)]
+        parts.append(direction.mT @ self.values[0])
+        return torch.cat([part.flatten() for part in parts])
+
+
+def with_one(a: Tensor) -> Tensor:  # (n, d) -> (n, d + 1)
+    """Return values with a column of ones behind, for the bias."""
+    return torch.cat([a, a.new_ones(len(a), 1)], 1)
 
 
 def _outer(delta: Tensor, a: Tensor) -> Tensor:  # (R, n, p), (n, d) -> (R, n, p·d)
@@ -129,6 +153,11 @@ class Perceptron:
                 count += 1
             index.append(columns.expand(p, d).flatten())
         return torch.cat(index), families
+
+    def own(self, output: int) -> Tensor:  # (q,)
+        """Return the places of an output's own weights, in the order of ``last_rows``."""
+        places = self.split(torch.arange(self.size))
+        return torch.cat([places[-2][output], places[-1][output]])
 
     @property
     def group(self) -> Tensor:  # (P,)

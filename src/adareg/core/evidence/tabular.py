@@ -51,6 +51,9 @@ class TableLikelihood(Likelihood):
     #: Leverages are wanted of each direction, not only of all together.
     by_direction: ClassVar[bool] = True
 
+    #: Steps bend where the outputs do.
+    bends: ClassVar[bool] = False
+
     @abstractmethod
     def first_noise(self, targets: Tensor) -> Tensor:
         """Return the noise that learning starts from."""
@@ -80,6 +83,7 @@ class TargetNoise(Gaussian, TableLikelihood):
     each: bool = True
 
     name: ClassVar[str] = "noise of each target"
+    bends: ClassVar[bool] = True
 
     def first_noise(self, targets: Tensor) -> Tensor:  # (K,)
         """Return a share of the variance of standardised targets."""

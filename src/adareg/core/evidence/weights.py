@@ -53,6 +53,7 @@ class InWeights(WeightPosterior):
         self.deviations = (variances / (1 + damping)).sqrt()
         self.factor = _factor(gram * self.deviations * self.deviations.unsqueeze(1))
         self.logdet = 2 * self.factor.diagonal().log().sum()
+        self._inverse: Tensor | None = None
 
     def solve(self, g: Tensor) -> Tensor:
         """Return the covariance times g."""
@@ -61,7 +62,13 @@ class InWeights(WeightPosterior):
 
     def inverse(self) -> Tensor:
         """Return the covariance in units of the prior's deviations."""
-        return torch.cholesky_inverse(self.factor)
+        if self._inverse is None:
+            self._inverse = torch.cholesky_inverse(self.factor)
+        return self._inverse
+
+    def forget(self) -> None:
+        """Drop what can be computed again."""
+        self._inverse = None
 
     def open(self) -> Tensor:
         """Return each weight's variance as a share of the prior's."""
