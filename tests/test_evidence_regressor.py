@@ -294,7 +294,7 @@ def test_many_rows_are_learned_from_a_part_first(monkeypatch: pytest.MonkeyPatch
 def test_many_columns_and_targets_keep_the_leading_directions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("adareg.sklearn._evidence_base._LARGEST", 40)
+    monkeypatch.setattr("adareg.sklearn._evidence_base._AFFORDABLE", 1e6)
     X, Y = load_diabetes(return_X_y=True)
     X = np.hstack([X, X @ np.random.default_rng(0).normal(size=(10, 20))])
     regressor = small(hidden_layer_sizes=2).fit(X[:200], Y[:200])

@@ -33,8 +33,9 @@ from adareg.sklearn._standardise import Inputs
 #: Networks differ in their first weights and, in turn, in their units: mixed they predict better.
 _UNITS = ("silu", "erf")
 
-#: The curvature is decomposed in the space of weights or of rows: at most so many of either.
-_LARGEST = 2000
+#: Operations of a step; where there would be more, leading directions of the inputs are kept, but
+#: at least so many.
+_AFFORDABLE, _LEAST_COLUMNS = 4e9, 8
 
 #: Larger tables are learned from a part first.
 _LARGE, _PART = 8192, 4096
@@ -87,7 +88,7 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
         used = weight > 0
         X, y, weight = X[used], y[used], weight[used]
         Y, likelihood = self._targets(y, weight, names)
-        self.inputs_ = Inputs.of(X, weight, self._most_columns(len(weight), self._outputs(Y)))
+        self.inputs_ = Inputs.of(X, weight, self._most_columns(*X.shape, self._outputs(Y)))
         device = torch.device("cpu" if self.device is None else self.device)
         tensors = (self.inputs_.standardise(X), Y, torch.from_numpy(weight))
         table = Table(*(x.to(device) for x in tensors))
@@ -122,14 +123,21 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
             )
         return sizes
 
-    def _most_columns(self, samples: int, outputs: int) -> int:
-        """Return how many inputs a network may have, so that its curvature can be decomposed."""
-        if samples * outputs <= _LARGEST:
-            return 2**31
+    def _most_columns(self, samples: int, columns: int, outputs: int) -> int:
+        """Return how many inputs a network may have, so that its steps stay affordable.
+
+        A step costs the cube of the rows or of the weights, whichever are fewer. No more directions
+        than samples are needed.
+        """
         hidden = self._hidden()
-        none = Perceptron(0, outputs, hidden).size
-        each = Perceptron(1, outputs, hidden).size - none
-        return max(8, (_LARGEST - none) // each)
+        most, rows = min(columns, samples), min(samples, _PART) * outputs
+        while most > _LEAST_COLUMNS:
+            size = Perceptron(most, outputs, hidden).size
+            block = size - (outputs - 1) * (hidden[-1] + 1 + most)
+            if min(rows**2 * max(rows, size), rows * block**2 + size**3) < _AFFORDABLE:
+                break
+            most -= max(1, most // 10)
+        return most
 
     def _learn(self, table: Table, before: list[Learned] | None) -> list[Learned]:
         random = check_random_state(self.random_state)
