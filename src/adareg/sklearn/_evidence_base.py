@@ -88,7 +88,8 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
         used = weight > 0
         X, y, weight = X[used], y[used], weight[used]
         Y, likelihood = self._targets(y, weight, names)
-        self.inputs_ = Inputs.of(X, weight, self._most_columns(*X.shape, self._outputs(Y)))
+        columns = self._most_columns(X.shape[0], X.shape[1], self._outputs(Y))
+        self.inputs_ = Inputs.of(X, weight, columns)
         device = torch.device("cpu" if self.device is None else self.device)
         tensors = (self.inputs_.standardise(X), Y, torch.from_numpy(weight))
         table = Table(*(x.to(device) for x in tensors))
@@ -126,11 +127,10 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
     def _most_columns(self, samples: int, columns: int, outputs: int) -> int:
         """Return how many inputs a network may have, so that its steps stay affordable.
 
-        A step costs the cube of the rows or of the weights, whichever are fewer. No more directions
-        than samples are needed.
+        A step costs the cube of the rows or of the weights, whichever are fewer.
         """
         hidden = self._hidden()
-        most, rows = min(columns, samples), min(samples, _PART) * outputs
+        most, rows = columns, min(samples, _PART) * outputs
         while most > _LEAST_COLUMNS:
             size = Perceptron(most, outputs, hidden).size
             block = size - (outputs - 1) * (hidden[-1] + 1 + most)
