@@ -1,8 +1,8 @@
 """Recognizing hand-written digits: scikit-learn's own example, with the class name exchanged.
 
 After https://scikit-learn.org/stable/auto_examples/classification/plot_digits_classification.html.
-Run it with ``python examples/sklearn_digits.py``; it needs ``pip install 'adareg[sklearn]'`` and
-downloads nothing. It prints a table and draws which digits the last layer finds alike.
+Run it with ``python examples/sklearn_digits.py``; it needs ``pip install '.[sklearn]' pandas``
+and downloads nothing. It prints a table and draws which digits the last layer finds alike.
 """
 
 import argparse

@@ -11,8 +11,8 @@ import adareg
 from adareg._optional import require
 
 NEEDED = {
-    "adareg.lightning": ("lightning", "2.2", "lightning"),
-    "adareg.transformers": ("transformers", "4.45", "transformers"),
+    "adareg.lightning": ("lightning", "2.5", "lightning"),
+    "adareg.transformers": ("transformers", "4.47", "transformers"),
 }
 
 
@@ -33,7 +33,7 @@ def test_a_missing_package_is_named_with_the_command(module, monkeypatch):
         importlib.import_module(module)
     assert str(error.value) == (
         f"{module} needs {package} {minimum} or newer, which is not installed; "
-        f"run: pip install 'adareg[{extra}]'"
+        f"in a checkout of AdaReg, run: pip install '.[{extra}]'"
     )
     assert error.value.name == package
     with pytest.raises(ImportError, match=f"{package} {minimum} or newer, which is not installed"):
@@ -51,7 +51,7 @@ def test_too_old_a_package_is_told_which_is_needed(module, monkeypatch):
     message = f"{package} {minimum} or newer, and 1.9.5.post2 is installed"
     with pytest.raises(ImportError, match=message) as error:
         importlib.import_module(module)
-    assert str(error.value).endswith(f"pip install --upgrade 'adareg[{extra}]'")
+    assert str(error.value).endswith(f"run: pip install --upgrade '.[{extra}]'")
 
 
 @pytest.mark.parametrize(

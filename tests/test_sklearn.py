@@ -661,7 +661,7 @@ def forbid(monkeypatch, package):
 def test_a_missing_package_is_named_with_the_command(iris, monkeypatch, package, use):
     fitted = AdaRegClassifier(**TINY).fit(*iris)
     forbid(monkeypatch, package)
-    with pytest.raises(ImportError, match=rf"needs {package}.*pip install 'adareg\[sklearn\]'"):
+    with pytest.raises(ImportError, match=rf"needs {package}.*pip install '\.\[sklearn\]'"):
         use(fitted)
 
 
@@ -674,9 +674,7 @@ def test_an_old_scikit_learn_is_refused(monkeypatch, version):
 
 def test_a_missing_scikit_learn_is_named_with_the_command(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(
-        ImportError, match=r"needs scikit-learn 1\.6.*pip install 'adareg\[sklearn\]'"
-    ):
+    with pytest.raises(ImportError, match=r"needs scikit-learn 1\.6.*pip install '\.\[sklearn\]'"):
         importlib.reload(sys.modules["adareg.sklearn"])
 
 

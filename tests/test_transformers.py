@@ -1,5 +1,7 @@
 """The Trainer's callback trains as the plain loop does, and resumes as if never broken off."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from accelerate import Accelerator
@@ -11,6 +13,7 @@ from torch.optim import SGD, Adam
 from torch.utils.data import IterableDataset
 
 from adareg import AdaReg
+from adareg import transformers as integration
 from adareg.transformers import AdaRegCallback
 from trainer_training import BATCH, MARKS, STRONG, Classifier, N, dataset, make_trainer, plain
 from training import assert_close, assert_equal, make_data, make_model, train
@@ -206,3 +209,11 @@ def test_a_step_that_accelerates_scaler_skips_does_nothing(mode):
         optimizer.zero_grad()
         assert torch.equal(model[2].weight, before) == overflow
         assert reg._steps == (not overflow)
+
+
+@pytest.mark.parametrize(("given", "kept"), [([1], None), (None, [1]), ([1], [])])
+def test_the_training_set_is_found_where_any_version_keeps_it(given, kept):
+    """Transformers 4.49 keeps it in its state, and gives the callbacks nothing."""
+    state = SimpleNamespace(train_dataloader=kept)
+    assert integration._loader(state, {"train_dataloader": given}) == [1]
+    assert integration._loader(SimpleNamespace(), {"train_dataloader": given}) == given

@@ -7,6 +7,17 @@ from importlib import import_module, metadata, util
 from typing import Any
 
 
+def install(extra: str, upgrade: bool = False) -> str:
+    """Return the command that brings an extra; it is the one place that says so.
+
+    The package has not been published: it is installed from a checkout of its source.
+
+    >>> install("lab")
+    "in a checkout of AdaReg, run: pip install '.[lab]'"
+    """
+    return f"in a checkout of AdaReg, run: pip install {'--upgrade ' * upgrade}'.[{extra}]'"
+
+
 def require(package: str, minimum: str, *, extra: str, distribution: str | None = None) -> None:
     """Say what to install, before the import of an optional package fails without a hint.
 
@@ -29,13 +40,13 @@ def require(package: str, minimum: str, *, extra: str, distribution: str | None 
     if found is None:
         raise ImportError(
             f"adareg.{extra} needs {name} {minimum} or newer, which is not installed; "
-            f"run: pip install 'adareg[{extra}]'",
+            f"{install(extra)}",
             name=package,
         )
     if _release(found) < _release(minimum):
         raise ImportError(
             f"adareg.{extra} needs {name} {minimum} or newer, and {found} is installed; "
-            f"run: pip install --upgrade 'adareg[{extra}]'",
+            f"{install(extra, upgrade=True)}",
             name=package,
         )
 
@@ -55,8 +66,7 @@ def load(module: str, *, extra: str) -> Any:
     except ImportError as error:
         package = module.partition(".")[0]
         raise ImportError(
-            f"adareg.{extra} needs {package}, which is not installed; "
-            f"run: pip install 'adareg[{extra}]'",
+            f"adareg.{extra} needs {package}, which is not installed; {install(extra)}",
             name=package,
         ) from error
 

@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from adareg._optional import install
+
 try:
     import typer
 except ImportError as error:  # pragma: no cover
-    raise SystemExit(f"{error}. The command line needs: pip install 'adareg[lab]'") from error
+    raise SystemExit(f"{error}. For the command line, {install('lab')}") from error
 
 import adareg
 

@@ -25,7 +25,7 @@ from adareg._callback import (
 from adareg._optional import require
 from adareg.nn.regularizer import Regularizer
 
-require("lightning", "2.2", extra="lightning")
+require("lightning", "2.5", extra="lightning")
 from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
 
 

@@ -21,7 +21,7 @@ from adareg.nn.attach import innermost
 from adareg.nn.regularizer import Regularizer
 from adareg.nn.select import Selection
 
-require("transformers", "4.45", extra="transformers")
+require("transformers", "4.47", extra="transformers")
 require("accelerate", "1.0", extra="transformers")
 from transformers import (  # noqa: E402
     Trainer,
@@ -128,7 +128,7 @@ class RegularizerCallback(TrainerCallback):
     ) -> None:
         """Make the regularizer, or restore it, and attach it to the optimizer."""
         self._detach()
-        model, loader = network(self.settings, kwargs["model"]), kwargs["train_dataloader"]
+        model, loader = network(self.settings, kwargs["model"]), _loader(state, kwargs)
         optimizer = innermost(kwargs["optimizer"])
         if self.settings.epochs is not None and not _has_length(loader):
             raise ValueError("the training set has no length and so no epochs; give every_n_steps")
@@ -251,6 +251,12 @@ class EvidenceCallback(WithEvidence, RegularizerCallback):
 
     >>> callback = EvidenceCallback("classification")
     """
+
+
+def _loader(state: TrainerState, given: dict[str, Any]) -> object:
+    """Return what loads the training set, which transformers 4.49 keeps in its state alone."""
+    loader = given.get("train_dataloader")
+    return getattr(state, "train_dataloader", None) if loader is None else loader
 
 
 def _has_length(loader: object) -> bool:

@@ -1,1 +1,1 @@
-"""The paper's experiments, runnable: the extra ``adareg[lab]``."""
+"""The paper's experiments, runnable: the extra ``lab``."""

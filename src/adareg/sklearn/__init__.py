@@ -3,7 +3,7 @@
 :class:`AdaRegClassifier` and :class:`AdaRegRegressor` take the place of scikit-learn's
 ``MLPClassifier`` and ``MLPRegressor``. :class:`EvidenceClassifier` and
 :class:`EvidenceRegressor` learn everything from the table and have nothing to choose.
-Needs ``pip install 'adareg[sklearn]'``.
+Needs the extra ``sklearn``.
 """
 
 from adareg._optional import require

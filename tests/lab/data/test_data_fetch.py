@@ -302,7 +302,7 @@ def test_a_full_or_read_only_disk(mnist, monkeypatch, tmp_path, number, message)
 def test_a_missing_package_is_one_line_too(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "pooch", None)
     for command in (["list"], ["check"], ["fetch", "mnist", "--data", tmp_path]):
-        assert "pip install 'adareg[lab]'" in one_line_error(run(*command))
+        assert "pip install '.[lab]'" in one_line_error(run(*command))
 
 
 def test_unknown_names_are_refused():

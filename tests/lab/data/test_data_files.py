@@ -159,7 +159,7 @@ for call, package in [
     (lambda: data.load("mnist"), "pooch"),
     (lambda: data.fetch("mnist", sys.argv[2] + "/none"), "pooch"),
 ]:
-    with pytest.raises(ImportError, match=package + r".*pip install 'adareg\\[lab\\]'"):
+    with pytest.raises(ImportError, match=package + r".*pip install '\\.\\[lab\\]'"):
         call()
 row = data.DATASETS["mnist"]
 import hashlib, dataclasses

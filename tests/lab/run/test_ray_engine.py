@@ -307,7 +307,10 @@ def test_without_ray_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     result = run("digits", "--engine", "ray", "--out", tmp_path)
     assert result.exit_code == 1
-    assert "which is not installed; run: pip install 'adareg[ray]'" in result.output
+    assert (
+        "which is not installed; in a checkout of AdaReg, run: pip install '.[ray]'"
+        in result.output
+    )
 
 
 def test_the_local_engine_does_not_import_ray(tmp_path):
