@@ -175,6 +175,13 @@ def test_the_page_says_what_was_measured():
     assert "(1: uci-power)" in free
 
 
+def test_one_split_has_no_standard_error():
+    rows = regression_rows()
+    text = page.results_as_markdown(rows[rows["split"] == 0])
+    assert "nan" not in text
+    assert "| uci-power ° | **0.100** | 9.000 |" in text
+
+
 def test_the_page_of_classes_names_all_measures():
     text = page.results_as_markdown(rows_of(ERRORS))
     assert (

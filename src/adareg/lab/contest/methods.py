@@ -256,7 +256,7 @@ METHODS: dict[str, Method] = {
         what="`EvidenceRegressor()`, `EvidenceClassifier()`",
         suites=ALL,
         build=_evidence,
-        seconds=3,
+        seconds=8,
     ),
     "evidence-50": Method(
         label="evidence, 50 units",

@@ -65,7 +65,7 @@ def _suite(name: str, rows: pd.DataFrame) -> Iterator[str]:
     yield f"### {name.capitalize()}"
     yield ""
     what = SUITES[name].what
-    yield f"{what[0].upper()}{what[1:]}: {len(tables)} tables, {count} splits each."
+    yield f"{what[0].upper()}{what[1:]}: {len(tables)} tables, splits of each: {count}."
     yield from _developed(tables)
     yield from _ranks(name, rows, "All tables")
     free = judge.unseen(rows)
@@ -152,7 +152,7 @@ def _means(rows: pd.DataFrame, measure: str) -> Iterator[str]:
         cells = []
         for method in methods:
             value, deviation = float(mean.loc[name, method]), float(error.loc[name, method])
-            text = f"{written(value, digits)} ± {written(deviation, digits)}"
+            text = _with_error(value, deviation, digits)
             cells.append(f"**{text}**" if value == best else text)
         body.append([f"{name}{'' if name in DEVELOPMENT else ' °'}", *cells])
     yield from _table(["table", *map(label, methods)], body)
@@ -212,9 +212,7 @@ def _pair_table(found: dict[str, list[Pair]], other: str, kind: Measure) -> Iter
 
 
 def _pair(pair: Pair, digits: int) -> str:
-    gain = written(pair.gain, digits, "+")
-    error = "" if math.isnan(pair.error) else f" ± {written(pair.error, digits)}"
-    text = f"{gain}{error}, {pair.wins} of {pair.splits}"
+    text = f"{_with_error(pair.gain, pair.error, digits, '+')}, {pair.wins} of {pair.splits}"
     return f"**{text}**" if pair.verdict == "better" else text
 
 
@@ -232,6 +230,12 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 def _name(method: str) -> str:
     return f"**{label(method)}**" if method in OURS else label(method)
+
+
+def _with_error(value: float, error: float, digits: int, form: str = "") -> str:
+    """A number with its standard error, if it has one."""
+    text = written(value, digits, form)
+    return text if math.isnan(error) else f"{text} ± {written(error, digits)}"
 
 
 def _listed(names: Iterable[str]) -> str:
