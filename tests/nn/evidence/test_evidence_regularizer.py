@@ -22,7 +22,10 @@ from training import train
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_the_default_device_does_not_matter(outputs, likelihood):
     x = torch.randn(310, 2, 4)
-    y = torch.zeros(310) if likelihood == "classification" else torch.randn(310, outputs)
+    y = {
+        "classification": torch.zeros(310),
+        "multilabel": torch.randint(2, (310, outputs)).float(),
+    }.get(likelihood, torch.randn(310, outputs))
     model = nn.Sequential(nn.Conv1d(2, 4, 3), nn.Flatten(), nn.Linear(8, outputs))
     reg = EvidenceReg(model, 310, likelihood)
     with torch.device("meta"):
