@@ -79,7 +79,7 @@ class Likelihood(ABC):
         The loss is that which ``loss_scale=1`` stands for. By default it is the mean of
         −log-likelihood, so that this is one.
         """
-        return torch.ones((), dtype=torch.float64)
+        return torch.ones((), dtype=torch.float64, device="cpu")
 
     def dispersion(self, noise: Tensor) -> Tensor:  # (…)
         """Return what the penalty is scaled by beside a likelihood that does not know of it.
@@ -358,7 +358,7 @@ class Bernoulli(Likelihood):
 
     def initial_noise(self, targets: Tensor | None, constants: Constants) -> Tensor:
         """Return one."""
-        return torch.ones((), dtype=torch.float64)
+        return torch.ones((), dtype=torch.float64, device="cpu")
 
     def estimate_noise(
         self, outputs: Tensor, targets: Tensor, noise: Tensor, leverage: Tensor
@@ -386,7 +386,7 @@ class Bernoulli(Likelihood):
 
     def loss_per_nat(self, noise: Tensor, outputs: int) -> Tensor:
         """Return 1/K: the loss is the mean over labels."""
-        return torch.ones((), dtype=torch.float64) / outputs
+        return torch.ones((), dtype=torch.float64, device="cpu") / outputs
 
 
 @dataclass(frozen=True)
