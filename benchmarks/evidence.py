@@ -6,7 +6,7 @@ python benchmarks/evidence.py deep OUT           OUT.json: deep plain networks, 
 python benchmarks/evidence.py depths OUT         OUT.json: which depth has the highest evidence
 python benchmarks/evidence.py classes OUT        OUT.json: classifiers without their own constants
 
-``tools/tables.py`` makes the tables of docs/evidence.md from all but the second and the last.
+``tools/tables.py`` makes the tables of docs/evidence.md from all but the second.
 
 Small multilayer perceptrons on data that comes with scikit-learn, Adam, paired seeds.
 """

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 
 import pandas as pd
 
@@ -244,6 +244,30 @@ def depths(record: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+def without_constants(record: Path) -> str:
+    """The table of ``benchmarks/evidence.py classes``: paired changes against what is used."""
+    rows = json.loads(record.read_text(encoding="utf-8"))["rows"]
+    used, methods = "as it is", [m for m in rows[0]["runs"] if m not in ("none", "as it is")]
+    lines = [
+        "",
+        f"| data | n | none | {used} | {' | '.join(methods)} |",
+        "|---|--:|" + "--:|" * (len(methods) + 2),
+    ]
+    for row in rows:
+        cells = [row["data"], str(row["n"])]
+        for method in ("none", used):
+            scores, losses = zip(*row["runs"][method], strict=True)
+            cells.append(f"{written(fmean(scores), 2)} ({written(fmean(losses), 3)})")
+        for method in methods:
+            pairs = zip(row["runs"][method], row["runs"][used], strict=True)
+            changes = [one[0] - other[0] for one, other in pairs]
+            error = stdev(changes) / math.sqrt(len(changes))
+            loss = fmean(loss for _, loss in row["runs"][method])
+            cells.append(f"{_with_error(fmean(changes), error)} ({written(loss, 3)})")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""]) + "\n"
+
+
 def filled(text: str, tables: str, part: str = "tables") -> str:
     """A page with its tables, or with another part that is between comments."""
     begin, end = f"<!-- {part}: begin; written by tools/tables.py -->\n", f"<!-- {part}: end -->"
@@ -270,6 +294,8 @@ def pages() -> dict[Path, str]:
         + depths(ROOT / "results/bench/evidence-depths.json"),
     }
     texts = {page: filled(page.read_text(encoding="utf-8"), text) for page, text in made.items()}
+    classes = without_constants(ROOT / "results/bench/evidence-classes.json")
+    texts[RULE] = filled(texts[RULE], classes, "classes")
     return {**texts, CONTEST: contest_page(CONTEST.read_text(encoding="utf-8"))}
 
 
