@@ -31,7 +31,7 @@ from adareg.sklearn._progress import progress_bar
 from adareg.sklearn._standardise import Inputs
 
 #: Networks differ in their first weights and, in turn, in their units: mixed they predict better.
-_UNITS = ("silu", "erf")
+_UNITS = ("erf", "silu")
 
 #: Operations of a step; where there would be more, leading directions of the inputs are kept, but
 #: at least so many.
