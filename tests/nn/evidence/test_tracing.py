@@ -24,7 +24,7 @@ def as_matrix(kind, gradient):
         return gradient.reshape(2, gradient.shape[0] // 2, -1)
     if kind.startswith("transposed"):  # (in, out, *kernel)
         return gradient.swapaxes(0, 1).reshape(1, gradient.shape[1], -1)
-    if kind in ("embedding", "positions"):
+    if kind in ("embedding", "positions", "embedding used elsewhere"):
         return gradient.T.reshape(1, gradient.shape[1], -1)
     if kind == "attention":
         return gradient.reshape(3, gradient.shape[0] // 3, -1)
@@ -91,6 +91,47 @@ class ByKeyword(nn.Module):
 
     def forward(self, x):
         return self.head(input=self.layer(x, output_size=[5]).tanh().flatten(1))
+
+
+class UsedElsewhere(nn.Module):
+    """An embedding whose weight makes the outputs, too, as that of a language model."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.inner = nn.Embedding(7, 4), nn.Linear(4, 4)
+
+    def forward(self, tokens):
+        return nn.functional.linear(
+            self.inner(self.layer(tokens).mean(1)).tanh(), self.layer.weight
+        )
+
+
+class LinearUsedElsewhere(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return nn.functional.linear(self.layer(x).tanh(), self.layer.weight)
+
+
+class Turning(nn.Module):
+    """A model that works on its batch the other way round."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.head(self.layer(x.flip(0)).tanh()).flip(0)
+
+
+class Sorting(Turning):
+    """A model that sorts its batch within."""
+
+    def forward(self, x):
+        order = x[:, 0].argsort()
+        return self.head(self.layer(x[order]).tanh())[order.argsort()]
 
 
 MODELS = {
@@ -169,6 +210,10 @@ MODELS = {
     "tied": (Tied, (4,), "layer.weight"),
     "transposed to a size": (ByKeyword, (2, 2), "layer.weight"),
     "by keyword": (ByKeyword, (2, 2), "head.weight"),
+    "embedding used elsewhere": (UsedElsewhere, (3,), "layer.weight"),
+    "linear used elsewhere": (LinearUsedElsewhere, (4,), "layer.weight"),
+    "turning": (Turning, (4,), "layer.weight"),
+    "sorting": (Sorting, (4,), "head.weight"),
 }
 
 
@@ -177,7 +222,11 @@ def test_curvature_and_kernel_against_jacobians(kind):
     make, shape, parameter = MODELS[kind]
     model = make().double()
     m = 6
-    x = torch.randint(7, (m, *shape)) if kind == "embedding" else torch.randn(m, *shape).double()
+    x = (
+        torch.randint(7, (m, *shape))
+        if kind.startswith("embedding")
+        else torch.randn(m, *shape).double()
+    )
     reg = EvidenceReg(model, m, "classification")
     name = next(
         n for n, layer in reg.layers.items() if layer.weight is model.get_parameter(parameter)
@@ -424,3 +473,20 @@ def test_an_embedding_that_renormalises_its_weight_stays_as_it_was():
     before = model[0].weight.detach().clone()
     EvidenceReg(model, 9, "classification").update(torch.randint(7, (9, 3)), torch.arange(9) % 3)
     assert torch.equal(model[0].weight, before)
+
+
+@pytest.mark.parametrize("length", [6, 9])
+def test_time_first_inputs_are_refused(length):
+    """Also where there are as many times as samples, so that no shape tells."""
+
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell, self.head = nn.Linear(4, 5), nn.Linear(5, 3)
+
+        def forward(self, x):  # (T, N, 4)
+            return self.head(self.cell(x).tanh().mean(0))
+
+    reg = EvidenceReg(Recurrent(), 6, "classification")
+    with pytest.raises(ValueError, match="first 2 of . inputs give 6 outputs: samples must be alo"):
+        reg.update(torch.randn(length, 6, 4))

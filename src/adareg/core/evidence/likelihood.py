@@ -160,7 +160,7 @@ class Likelihood(ABC):
         True where that says everything, and where there are no targets.
         """
         if targets is None:
-            return torch.ones(outputs.shape[:-2], dtype=torch.bool)
+            return torch.ones(outputs.shape[:-2], dtype=torch.bool, device=outputs.device)
         unlearned = self.unlearned(targets)
         return (self.residual(outputs, targets).mean(-1) < learned * unlearned) | (unlearned <= 0)
 
@@ -227,7 +227,7 @@ class Categorical(Likelihood):
 
     def initial_noise(self, targets: Tensor | None, constants: Constants) -> Tensor:
         """Return a small dispersion."""
-        return torch.tensor(constants.dispersion, dtype=torch.float64)
+        return torch.tensor(constants.dispersion, dtype=torch.float64, device="cpu")
 
     def log_likelihood(self, outputs: Tensor, targets: Tensor, noise: Tensor) -> Tensor:
         """Return log p of each label, at a dispersion of one."""

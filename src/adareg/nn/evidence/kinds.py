@@ -37,11 +37,11 @@ class Kind:
         """Return a and δ if each sample's weight gradient is ``δ aᵀ``, else None."""
         return None
 
-    def output(self, layer: Layer, weight: Tensor, inputs: Tensor) -> Tensor:
-        """Return the output for one sample as a function of the weight."""
+    def outputs(self, layer: Layer, weight: Tensor, inputs: Tensor) -> Tensor:
+        """Return the outputs for samples as a function of the weight."""
         values = {layer.layout.parameter: weight}
-        found = torch.func.functional_call(layer.module, values, (inputs.unsqueeze(0),))
-        return found.squeeze(0)
+        found: Tensor = torch.func.functional_call(layer.module, values, (inputs,))
+        return found
 
 
 _TABLE: dict[type[nn.Module], Kind] = {}
@@ -110,9 +110,9 @@ class EmbeddingKind(Kind):
         counts = share.new_zeros(len(tokens), layer.weight.shape[0])
         return counts.scatter_add_(1, tokens, share), grads.flatten(2, -2).sum(2)
 
-    def output(self, layer: Layer, weight: Tensor, inputs: Tensor) -> Tensor:
+    def outputs(self, layer: Layer, weight: Tensor, inputs: Tensor) -> Tensor:
         """Return the lookup alone, whatever else the module does to weight and gradient."""
         module = layer.module
         if type(module) is not nn.Embedding:
-            return super().output(layer, weight, inputs)
+            return super().outputs(layer, weight, inputs)
         return functional.embedding(inputs, weight, module.padding_idx)

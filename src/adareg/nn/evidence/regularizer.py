@@ -342,7 +342,9 @@ class EvidenceReg(Regularizer):
             "_outputs": int(state["outputs"]),
             "updates": int(state["updates"]),
             "waiting": bool(state["waiting"]),
-            "noise": None if noise is None else torch.tensor(noise, dtype=torch.float64),
+            "noise": None
+            if noise is None
+            else torch.tensor(noise, dtype=torch.float64, device="cpu"),
             "_found": dict(json.loads(state["found"])),
         }
 

@@ -22,7 +22,7 @@ from adareg.core.evidence.curvature import Curvature
 from adareg.core.evidence.update import natural
 from adareg.core.linalg import NonFiniteError
 from adareg.core.prior import MatrixNormal
-from adareg.nn.evidence.batches import Inputs, take
+from adareg.nn.evidence.batches import Inputs, size, take
 from adareg.nn.evidence.kinds import Kind, kind_of
 from adareg.nn.select import Layer
 
@@ -91,12 +91,15 @@ def collect(
     are left as they were.
     """
     model = getattr(model, "_orig_mod", model)
+    with _undisturbed(model):
+        _refuse_other_axes(model, inputs)
     with _undisturbed(model), torch.enable_grad(), _Recorder(model, layers, constants) as recorder:
         outputs = as_outputs(call(model, inputs))
         if not outputs.isfinite().all():
             raise NonFiniteError("the model's outputs are not finite")
         own, shared = directions(outputs.detach().double())
-        v, size = _scaled(torch.cat([own, shared]), outputs.dtype)
+        v, unit = _scaled(torch.cat([own, shared]), outputs.dtype)
+        recorder.leave_out_unlike(outputs)
         recorder.differentiate(outputs, v)
         sketch, first = _sketch(len(own), len(shared), v, generator, constants.sketch)
         curvatures, kernels = {}, []
@@ -106,10 +109,10 @@ def collect(
                 if name in recorder.normalised:
                     prior = natural(layer.matrix, prior)
             if (found := recorder.linear(layer)) is not None:
-                curvatures[name], part = _read(*found, len(own), prior, size, constants)
+                curvatures[name], part = _read(*found, len(own), prior, unit, constants)
             else:
                 rows = recorder.matrices(layer, model, inputs, v, sketch)
-                curvatures[name], part = _read(None, rows, first, prior, size, constants)
+                curvatures[name], part = _read(None, rows, first, prior, unit, constants)
             kernels.append(part)
             if not all(x.isfinite().all() for x in (*curvatures[name], part)):
                 raise NonFiniteError(f"{name}: the gradients of the model's outputs overflow")
@@ -208,6 +211,7 @@ class _Recorder:
         self._left: dict[int, tuple[nn.Module, Tensor]] = {}
         self._unlike: set[nn.Module] = set()  # called in a way that its inputs do not tell
         self.normalised: set[str] = set()
+        self._recording = True
 
     def __enter__(self) -> _Recorder:
         for layer in self._layers.values():
@@ -232,6 +236,8 @@ class _Recorder:
     def _record(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> Any:
+        if not self._recording:  # the model has run; what is called now is a layer alone
+            return output
         given = [*args, *kwargs.values()]
         if len(given) > 1 or not isinstance(output, Tensor):
             self._unlike.add(module)
@@ -251,14 +257,52 @@ class _Recorder:
         calls, unlike = self._calls[layer.module], layer.module in self._unlike
         return len(calls) == 1 and not unlike and calls[0][0].shape[:-1] == (1,)
 
-    def differentiate(self, outputs: Tensor, directions: Tensor) -> None:
-        """Find gradients at the output of every layer that was called once, (draws, m, …).
+    def _once(self, outputs: Tensor) -> dict[nn.Module, Tensor]:
+        """Return what left every layer that was called once.
 
         But not where all samples have one output in common, as that of positions in a text.
         """
         once = {m: calls[0][1] for m, calls in self._calls.items() if len(calls) == 1}
-        once = {m: z for m, z in once.items() if len(z) == len(outputs) and m not in self._unlike}
-        at = [z for z in once.values() if z.requires_grad]
+        return {
+            m: z
+            for m, z in once.items()
+            if len(z) == len(outputs) and m not in self._unlike and z.requires_grad
+        }
+
+    def leave_out_unlike(self, outputs: Tensor) -> None:
+        """Find layers whose gradients are not those of their own call, sample by sample.
+
+        Along random directions of a half of the samples: gradients at the layer's output must be
+        zero for the others (they are not where the model sorts or turns the batch), and those of
+        the weight must follow from them (they do not where the weight is used elsewhere, too).
+        """
+        self._recording = False
+        once, m = self._once(outputs), len(outputs)
+        layers = [
+            layer
+            for layer in self._layers.values()
+            if layer.module in once and not layer.parametrized and layer.weight.requires_grad
+        ]
+        if not once or m < 2:
+            return
+        generator = torch.Generator("cpu").manual_seed(m)
+        chosen = torch.randperm(m, generator=generator, device="cpu")[: m // 2].to(outputs.device)
+        v = torch.zeros_like(outputs)
+        drawn = torch.randn((len(chosen), outputs.shape[-1]), generator=generator, device="cpu")
+        v[chosen] = drawn.to(v)
+        at = [*once.values(), *(layer.weight for layer in layers)]
+        found = torch.autograd.grad(outputs, at, v, retain_graph=True, materialize_grads=True)
+        grads = dict(zip(once, found, strict=False))
+        self._unlike |= {k for k, g in grads.items() if _is_elsewhere(g, chosen)}
+        for layer, total in zip(layers, found[len(once) :], strict=True):
+            a = self._calls[layer.module][0][0]
+            if not _follows(layer, a, grads[layer.module], total, self._constants):
+                self._unlike.add(layer.module)
+
+    def differentiate(self, outputs: Tensor, directions: Tensor) -> None:
+        """Find gradients at the output of every layer that was called once, (draws, m, …)."""
+        once = self._once(outputs)
+        at = [*once.values()]
         if not at:
             return
         units = torch.eye(outputs.shape[-1], dtype=outputs.dtype, device=outputs.device)
@@ -269,8 +313,7 @@ class _Recorder:
             )
             for v in along
         ]
-        modules = [m for m, z in once.items() if z.requires_grad]
-        for module, each in zip(modules, zip(*rows, strict=True), strict=True):
+        for module, each in zip(once, zip(*rows, strict=True), strict=True):
             grads = torch.stack(each).to(outputs.dtype)  # a model may use autocast inside
             if along is not directions:  # a direction's gradient is a sum of unit vectors'
                 grads = torch.einsum("rmk,km...->rm...", directions, grads)
@@ -306,6 +349,42 @@ class _Recorder:
         return _one_by_one(layer, model, inputs, directions)
 
 
+@torch.no_grad()
+def _refuse_other_axes(model: nn.Module, inputs: Inputs) -> None:
+    """Refuse samples that are not along the first dimension, as in time-first sequences."""
+    if size(inputs) <= 2:
+        return
+    of_two = len(as_outputs(call(model, take(inputs, slice(0, 2)))))
+    if of_two != 2:
+        raise ValueError(
+            f"the first 2 of {size(inputs)} inputs give {of_two} outputs: samples must be along "
+            f"the first dimension of all inputs, with one row of outputs each"
+        )
+
+
+def _is_elsewhere(grads: Tensor, chosen: Tensor) -> bool:
+    """Return if gradients (m, …) of chosen samples are not zero for others."""
+    sizes = grads.detach().flatten(1).double().abs().amax(1)
+    others = torch.ones(len(sizes), dtype=torch.bool, device=sizes.device)
+    others[chosen] = False
+    return bool(sizes[others].max() > 1e-6 * sizes.max())
+
+
+def _follows(
+    layer: Layer, inputs: Tensor, grads: Tensor, total: Tensor, constants: Constants
+) -> bool:
+    """Return if a weight's gradient is what follows from the layer's inputs and its output's."""
+    kind, weight = kind_of(layer.module), layer.weight.detach()
+    if kind is None or kind.forms_gradients(layer, constants) is False:
+        return True
+    a = inputs.to(weight.dtype) if inputs.is_floating_point() else inputs
+    made = torch.func.vjp(lambda w: kind.outputs(layer, w, a), weight)
+    (expected,) = made[1](grads.to(made[0].dtype))
+    total, expected = total.to_dense().double(), expected.double()
+    eps = max(torch.finfo(grads.dtype).eps, torch.finfo(weight.dtype).eps)
+    return bool((total - expected).norm() <= max(1e-3, 16 * eps) * total.norm())
+
+
 def _is_tied(layer: Layer, model: nn.Module) -> bool:
     """Return if another module has the same weight."""
     own = layer.module._parameters.get(layer.layout.parameter)
@@ -323,8 +402,8 @@ def _local(layer: Layer, kind: Kind, a: Tensor, grads: Tensor) -> Tensor:
     a, grads = a.to(weight.dtype) if a.is_floating_point() else a, grads.to(weight.dtype)
 
     def one(x: Tensor, g: Tensor) -> Tensor:
-        pullback = torch.func.vjp(lambda w: kind.output(layer, w, x), weight)[1]
-        return layer.layout.to_matrix(pullback(g)[0])
+        pullback = torch.func.vjp(lambda w: kind.outputs(layer, w, x.unsqueeze(0)), weight)[1]
+        return layer.layout.to_matrix(pullback(g.unsqueeze(0))[0])
 
     return torch.vmap(torch.vmap(one), in_dims=(None, 0))(a, grads)
 
