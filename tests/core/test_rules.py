@@ -251,7 +251,7 @@ def test_a_rule_may_need_no_decomposition_and_leave_a_side_alone():
         return prior
         yield
 
-    @adareg.register_rule("rows alone")
+    @adareg.register_rule("rows of W")
     def rows_alone(W, prior, bounds):
         row = yield from adareg.solve_side(W, prior.col, W.shape[-1], bounds)
         return adareg.MatrixNormal(row, prior.col)
@@ -259,7 +259,7 @@ def test_a_rule_may_need_no_decomposition_and_leave_a_side_alone():
     W = torch.randn(3, 5)
     prior = adareg.solve(W)
     assert torch.equal(adareg.solve(W, "frozen", prior=prior).row.dense(), prior.row.dense())
-    reg = adareg.AdaReg(torch.nn.Linear(5, 3), rule="rows alone")
+    reg = adareg.AdaReg(torch.nn.Linear(5, 3), rule="rows of W")
     before = shapes(reg.state_dict())
     reg.update()
     assert shapes(reg.state_dict()) == before

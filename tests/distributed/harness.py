@@ -20,7 +20,7 @@ CASES = [
     ("loss", "official", 1, "loss"),
     ("loss", "joint", 2, "penalty"),
     ("coupled", "alternating", 2, "loss"),
-    ("proximal", "rows alone", 1, "loss"),
+    ("proximal", "rows of jobs", 1, "loss"),
 ]
 CHECKS = {}
 #: Checks of what a world of four has left behind.

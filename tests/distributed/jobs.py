@@ -48,7 +48,7 @@ def mean(value):
     return value.item() / rank_and_size()[1]
 
 
-@adareg.register_rule("rows alone")
+@adareg.register_rule("rows of jobs")
 def rows(W, prior, bounds):
     """A rule from outside: the rows' precision alone."""
     row = yield from adareg.solve_side(W, prior.col, W.shape[-1], bounds)
