@@ -17,7 +17,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from adareg.core.linalg import whole
+from adareg.core.linalg import is_sharded
 from adareg.nn.groups import Group
 from adareg.nn.select import Layer
 
@@ -43,7 +43,7 @@ class Alarm:
     """Compares the penalty's pull at each layer with the loss's push, and warns once of each kind.
 
     Pushes are noted at the first, second, fourth, eighth … step and update, which costs next to
-    nothing.
+    nothing. Sharded weights are passed over: looking at them would mean traffic.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Alarm:
         self._steps += 1
         if not (_is_power_of_two(self._steps) and self._awake):
             return
-        for layer, pull in _pulls(groups, strength):
+        for layer, pull in _pulls(_whole(groups), strength):
             if not layer.parametrized and layer.weight.requires_grad:
                 self._note_once(layer.weight, pull)
 
@@ -94,7 +94,7 @@ class Alarm:
     def _note(self, layers: Iterable[Layer], scale: Tensor | None) -> None:
         for layer in layers:
             grad = None if layer.parametrized else layer.weight.grad
-            if grad is not None and not grad.is_sparse:
+            if grad is not None and not (grad.is_sparse or is_sharded(grad)):
                 push = _along(layer.weight).abs()
                 self._pushes.append(push if scale is None else push / scale.to(push.device))
 
@@ -106,10 +106,10 @@ class Alarm:
         self._updates += 1
         if not (_is_power_of_two(self._updates) and self._awake):
             return
-        groups = list(groups)
+        groups = _whole(groups)
         if attached:
             self._note([layer for group in groups for layer in group.layers], None)
-        if not self._pushes:
+        if not (groups and self._pushes):
             return
         peak = max(LEAST_PUSH, *(float(push) for push in self._pushes))
         self._pushes = [torch.tensor(peak, dtype=torch.float64)]
@@ -117,8 +117,7 @@ class Alarm:
         self._judge_pull(*max(pulls), peak, strength)
         for group in groups:
             for layer in group.layers:
-                norm = float(whole(layer.weight.detach().square().sum())) ** 0.5
-                self._judge_norm(layer.name, norm)
+                self._judge_norm(layer.name, float(layer.weight.detach().norm()))
 
     def _judge_pull(self, pull: float, name: str, push: float, strength: float) -> None:
         if pull > TOO_STRONG * push:
@@ -153,6 +152,11 @@ class Alarm:
             warnings.warn(message, PenaltyWarning, stacklevel=2)
 
 
+def _whole(groups: Iterable[Group]) -> list[Group]:
+    """Return the groups whose weights are not sharded."""
+    return [group for group in groups if not is_sharded(group.layers[0].weight)]
+
+
 @torch.no_grad()
 def _pulls(groups: Iterable[Group], strength: float) -> list[tuple[Layer, Tensor]]:
     """Return each layer with ``⟨W, 2λ·Ωr W Ωc⟩``."""
@@ -167,7 +171,7 @@ def _pulls(groups: Iterable[Group], strength: float) -> list[tuple[Layer, Tensor
 def _along(weight: Tensor) -> Tensor:
     """Return ``⟨W, ∂/∂W⟩``."""
     assert weight.grad is not None
-    return whole((weight.detach() * weight.grad).sum(dtype=torch.float64))
+    return (weight.detach() * weight.grad).sum(dtype=torch.float64)
 
 
 def _is_power_of_two(x: int) -> bool:
