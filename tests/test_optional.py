@@ -12,7 +12,7 @@ from adareg._optional import require
 
 NEEDED = {
     "adareg.lightning": ("lightning", "2.5", "lightning"),
-    "adareg.transformers": ("transformers", "4.47", "transformers"),
+    "adareg.transformers": ("transformers", "4.49", "transformers"),
 }
 
 

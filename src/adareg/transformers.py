@@ -21,7 +21,7 @@ from adareg.nn.attach import innermost
 from adareg.nn.regularizer import Regularizer
 from adareg.nn.select import Selection
 
-require("transformers", "4.47", extra="transformers")
+require("transformers", "4.49", extra="transformers")
 require("accelerate", "1.0", extra="transformers")
 from transformers import (  # noqa: E402
     Trainer,
