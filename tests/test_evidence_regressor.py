@@ -256,7 +256,7 @@ def test_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     ("settings", "message"),
     [
         ({"hidden_layer_sizes": ()}, "at least one layer"),
-        ({"hidden_layer_sizes": (3, 0)}, "positive"),
+        ({"hidden_layer_sizes": (3, 0)}, "at least one unit"),
         ({"noise": "some"}, "'noise' parameter"),
         ({"n_networks": 0}, "'n_networks' parameter"),
         ({"max_iter": 0}, "'max_iter' parameter"),
@@ -300,3 +300,19 @@ def test_many_columns_and_targets_keep_the_leading_directions(
     regressor = small(hidden_layer_sizes=2).fit(X[:200], Y[:200])
     assert regressor.relevance_.shape == (30,)
     assert regressor.score(X[200:], Y[200:]) > 0.4
+
+
+@pytest.mark.parametrize("noise", [0.01, 1.0])
+def test_the_width_of_the_better_score_is_taken(noise):
+    generator = np.random.default_rng(0)
+    X = generator.uniform(-2, 2, (60, 2))
+    y = np.sin(2 * X[:, 0]) + noise * generator.normal(size=60)
+    scores = {
+        width: small(hidden_layer_sizes=width, n_networks=1).fit(X, y).networks_[0].score
+        for width in (10, 30)
+    }
+    chosen = small(hidden_layer_sizes=None, n_networks=2).fit(X, y)
+    assert chosen.hidden_layer_sizes_ == (max(scores, key=scores.get),)
+    assert all(one.network.hidden == chosen.hidden_layer_sizes_ for one in chosen.networks_)
+    again = small(hidden_layer_sizes=None, n_networks=2, warm_start=True).fit(X, y)
+    assert again.fit(X, y).hidden_layer_sizes_ == chosen.hidden_layer_sizes_

@@ -33,6 +33,9 @@ from adareg.sklearn._standardise import Inputs
 #: Networks differ in their first weights and, in turn, in their units: mixed they predict better.
 _UNITS = ("erf", "silu")
 
+#: Units of the hidden layer to choose from, if nobody says how many.
+_WIDTHS = (10, 30)
+
 #: Operations of a step; where there would be more, leading directions of the inputs are kept, but
 #: at least so many.
 _AFFORDABLE, _LEAST_COLUMNS = 4e9, 8
@@ -54,7 +57,7 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
     """Networks whose priors and noise are learned from the table; see the classes derived."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
+        "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left"), None],
         "n_networks": [Interval(Integral, 1, None, closed="left")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
@@ -115,12 +118,15 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
     # Learning
 
     def _hidden(self) -> tuple[int, ...]:
+        """Return the units of the hidden layers; the widest to choose from, if none are given."""
+        if self.hidden_layer_sizes is None:
+            return _WIDTHS[-1:]
         sizes = self.hidden_layer_sizes
         sizes = tuple(map(int, sizes if np.iterable(sizes) else [sizes]))
         if not sizes or min(sizes) < 1:
             raise ValueError(
-                f"hidden_layer_sizes={self.hidden_layer_sizes!r}: expected at least one layer, and "
-                "positive sizes"
+                f"hidden_layer_sizes={self.hidden_layer_sizes!r}: expected at least one layer of at "
+                "least one unit, or None to let the data choose"
             )
         return sizes
 
@@ -141,25 +147,43 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
 
     def _learn(self, table: Table, before: list[Learned] | None) -> list[Learned]:
         random = check_random_state(self.random_state)
-        seeds = random.randint(np.iinfo(np.int32).max, size=self.n_networks)
+        seeds = [int(x) for x in random.randint(np.iinfo(np.int32).max, size=self.n_networks)]
         starts = before if before and len(before) == self.n_networks else [None] * self.n_networks
-        steps = self.n_networks * self.max_iter
+        sizes = self._sizes(starts[0])
+        steps = (self.n_networks - 1 + len(sizes)) * self.max_iter
         size = Perceptron(table.X.shape[1], self._outputs(table.Y), self._hidden()).size
         small = len(table.X) * size * min(size, len(table.X)) < _SMALL
         shown = progress_bar(bool(self.verbose), steps, "log evidence")
         with _one_thread(small), shown as progress:
-            networks = [
-                self._learn_one(table, k, int(seed), start, progress)
-                for k, (seed, start) in enumerate(zip(seeds, starts, strict=True))
+            firsts = [
+                self._learn_one(table, hidden, 0, seeds[0], starts[0], progress) for hidden in sizes
             ]
-        self._warn_of_early_end(networks)
-        return networks
+            first = max(firsts, key=lambda one: one.score)
+            others = [
+                self._learn_one(table, first.network.hidden, k, seeds[k], starts[k], progress)
+                for k in range(1, self.n_networks)
+            ]
+        self.hidden_layer_sizes_ = first.network.hidden
+        self._warn_of_early_end([first, *others])
+        return [first, *others]
+
+    def _sizes(self, before: Learned | None) -> list[tuple[int, ...]]:
+        """Return the hidden layers to choose from; those of a network to go on from stay."""
+        if self.hidden_layer_sizes is not None:
+            return [self._hidden()]
+        return [(width,) for width in _WIDTHS] if before is None else [before.network.hidden]
 
     def _learn_one(
-        self, table: Table, k: int, seed: int, before: Learned | None, progress: Any
+        self,
+        table: Table,
+        hidden: tuple[int, ...],
+        k: int,
+        seed: int,
+        before: Learned | None,
+        progress: Any,
     ) -> Learned:
         outputs = self._outputs(table.Y)
-        network = Perceptron(table.X.shape[1], outputs, self._hidden(), _UNITS[k % len(_UNITS)])
+        network = Perceptron(table.X.shape[1], outputs, hidden, _UNITS[k % len(_UNITS)])
         settings: dict[str, Any] = {
             "max_steps": self.max_iter,
             "tol": self.tol,

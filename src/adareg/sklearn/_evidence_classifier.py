@@ -38,8 +38,8 @@ class EvidenceClassifier(ClassifierMixin, BaseEvidence):  # type: ignore[misc]
     each sample has.
 
     Args:
-        hidden_layer_sizes: units of each hidden layer. The prior switches off those that the data
-            do not need.
+        hidden_layer_sizes: units of each hidden layer. None is one layer of 10 or of 30, whichever
+            has the higher mean of log evidence and left-out log-likelihood.
         n_networks: probabilities are the mean over so many, which differ in their first weights.
         max_iter: steps for each network, at most.
         tol: a network has learned when ten refits of its prior gain no more than this, in nats
@@ -50,6 +50,7 @@ class EvidenceClassifier(ClassifierMixin, BaseEvidence):  # type: ignore[misc]
         device: where to learn, ``"cuda"`` for example. None is the CPU.
 
     Attributes:
+        hidden_layer_sizes_: units of each hidden layer, chosen or given.
         classes_: the classes; of several labels their numbers.
         sharpness_: by what log probabilities are multiplied after averaging.
         log_evidence_: of the training targets, in the mean over networks.

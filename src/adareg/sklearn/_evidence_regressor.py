@@ -30,8 +30,8 @@ class EvidenceRegressor(RegressorMixin, BaseEvidence):  # type: ignore[misc]
     nothing has to be tuned; the parameters are there for the curious.
 
     Args:
-        hidden_layer_sizes: units of each hidden layer. The prior switches off those that the data
-            do not need.
+        hidden_layer_sizes: units of each hidden layer. None is one layer of 10 or of 30, whichever
+            has the higher mean of log evidence and left-out log-likelihood.
         noise: ``"each"`` target has a noise of its own, or they have one ``"common"`` noise, in
             units of their deviations.
         n_networks: predictions are the mean over so many, which differ in their first weights.
@@ -43,6 +43,7 @@ class EvidenceRegressor(RegressorMixin, BaseEvidence):  # type: ignore[misc]
         device: where to learn, ``"cuda"`` for example. None is the CPU.
 
     Attributes:
+        hidden_layer_sizes_: units of each hidden layer, chosen or given.
         noise_: variance of the noise of each target, in its units squared.
         log_evidence_: of the training targets, in the mean over networks.
         gamma_: how many weights the data determine.
@@ -70,7 +71,7 @@ class EvidenceRegressor(RegressorMixin, BaseEvidence):  # type: ignore[misc]
 
     def __init__(
         self,
-        hidden_layer_sizes: Any = (30,),
+        hidden_layer_sizes: Any = None,
         *,
         noise: str = "each",
         n_networks: int = 3,
