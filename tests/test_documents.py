@@ -113,7 +113,7 @@ def test_python_of_a_page_runs_and_prints_what_it_shows(page, monkeypatch):
 
 def test_readme_prints_metrics_and_saves(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert sum(language == "python" for language, *_ in blocks("README.md")) == 2
+    assert sum(language == "python" for language, *_ in blocks("README.md")) == 3
     code = "\n".join(text for language, text, _ in blocks("README.md") if language == "python")
     exec(compile(code, "README.md", "exec"), {})
     assert "spectral_norm" in capsys.readouterr().out
