@@ -125,8 +125,8 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
         sizes = tuple(map(int, sizes if np.iterable(sizes) else [sizes]))
         if not sizes or min(sizes) < 1:
             raise ValueError(
-                f"hidden_layer_sizes={self.hidden_layer_sizes!r}: expected at least one layer of at "
-                "least one unit, or None to let the data choose"
+                f"hidden_layer_sizes={self.hidden_layer_sizes!r}: expected at least one layer of "
+                "at least one unit, or None to let the data choose"
             )
         return sizes
 
