@@ -21,9 +21,7 @@ from torch import nn
 
 from adareg.core.linalg import NonFiniteError
 from adareg.core.metrics import correlation, stable_rank
-from adareg.nn.evidence.regularizer import EvidenceReg
-from adareg.nn.regularizer import Regularizer
-from adareg.sklearn import _evidence as evidence
+from adareg.nn.adareg import AdaReg
 from adareg.sklearn import _prior as prior
 from adareg.sklearn import _solvers as solvers
 from adareg.sklearn._data import Array, Samples, check_sample_weight, chunks
@@ -45,8 +43,6 @@ _RECORDS: dict[str, Any] = {
     "validation_scores_": None,
     "best_validation_score_": None,
     "_no_improvement_count": 0,
-    "_start": math.inf,
-    "_least": math.inf,
     "_best": None,
 }
 
@@ -59,8 +55,6 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
     validation_scores_: list[float] | None
     best_validation_score_: float | None
     _no_improvement_count: int
-    _start: float
-    _least: float
     _best: tuple[dict[str, Any], dict[str, Any] | None] | None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -123,9 +117,6 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
         first = not hasattr(self, "model_") or not (self.warm_start or incremental)
         names = _names_in(y)
         X, Y = self._validate_input(X, y, incremental, reset=first)
-        if evidence.is_chosen(self):
-            output = self._out_activation() if first else self.out_activation_
-            evidence.check(output, Y.shape[1], sample_weight)
         weight = check_sample_weight(sample_weight, X)
         random = _random_source(self.random_state)
         units = [X.shape[1], *self._hidden_sizes(), Y.shape[1]]
@@ -167,7 +158,7 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
         device = torch.device("cpu" if self.device is None else self.device)
         self.model_ = build(units, self.activation, random, torch_dtype).to(device)
         self._activation = self.activation
-        self.regularizer_: Regularizer | None = None
+        self.regularizer_: AdaReg | None = None
         self.n_iter_, self.t_ = 0, 0
         self.n_outputs_, self.n_layers_ = units[-1], len(units)
         self.out_activation_ = self._out_activation()
@@ -231,11 +222,11 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
             reg = self.regularizer_
             loss = solvers.run_epoch(objective, self._optimizer, reg, samples, order, size)
             self._count_epoch(loss, len(samples))
-            self._update_prior(samples, steps=math.ceil(len(samples) / size))
+            self._update_prior()
             self._judge(validation)
             progress(loss)
             if self._no_improvement_count > self.n_iter_no_change:
-                if not (self._renew_prior(samples) or self._optimizer.slow_down()):
+                if not self._optimizer.slow_down():
                     return True
                 self._no_improvement_count = 0
         return False
@@ -246,36 +237,11 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
         self.loss_ = loss
         self.loss_curve_.append(loss)
 
-    def _update_prior(self, samples: Samples, steps: int) -> None:
-        """Update the prior after an epoch of so many steps, if it is time."""
+    def _update_prior(self) -> None:
+        """Update the prior after an epoch, if it is time."""
         reg = self.regularizer_
-        if reg is None:
-            return
-        if isinstance(reg, EvidenceReg):
-            if reg.count_steps(steps):
-                self._begin_round(reg, samples)
-        elif len(self.loss_curve_) % self.update_every == 0:
-            prior.update(reg, samples)
-
-    def _begin_round(self, reg: Regularizer, samples: Samples) -> None:
-        """Update what is learned from data; from now on another function is minimised."""
-        prior.update(reg, samples)
-        self._least = math.inf
-
-    def _renew_prior(self, samples: Samples) -> bool:
-        """With the evidence rule: instead of stopping, update ahead of time, if it may matter.
-
-        It may if there was no update yet, or if the last has made the weights move: if the value
-        has become smaller since. A validation score says by itself when to stop.
-        """
-        reg = self.regularizer_
-        if not isinstance(reg, EvidenceReg):
-            return False
-        moved = not self.early_stopping and self._start - self._least > self.tol
-        if moved or not reg.updates:
-            self._begin_round(reg, samples)
-            return True
-        return False
+        if reg is not None and len(self.loss_curve_) % self.update_every == 0:
+            prior.update(reg)
 
     def _judge(self, validation: Any) -> None:
         if validation is None:
@@ -286,14 +252,8 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
 
     def _judge_loss(self) -> None:
         assert self.best_loss_ is not None
+        self._count_stagnation(self.loss_ > self.best_loss_ - self.tol)
         self.best_loss_ = min(self.best_loss_, self.loss_)
-        value, reg = self.loss_, self.regularizer_
-        if isinstance(reg, EvidenceReg):
-            value += prior.penalty(reg)
-        if self._least == math.inf:
-            self._start = value
-        self._count_stagnation(value > self._least - self.tol)
-        self._least = min(self._least, value)
 
     def _judge_validation(self, X: Any, y: Array, weight: Array | None) -> None:
         assert self.validation_scores_ is not None
@@ -334,7 +294,7 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
     def _prepare_prior(self, n_samples: int, incremental: bool) -> None:
         seen = self.t_ + n_samples if incremental else n_samples
         old, self.regularizer_ = self.regularizer_, None
-        self.regularizer_ = prior.prepare(self, self.model_, self.out_activation_, seen, old)
+        self.regularizer_ = prior.prepare(self, self.model_, seen, old)
 
     def _split(
         self, X: Any, Y: Array, weight: Array | None, random: np.random.RandomState
@@ -397,11 +357,6 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
         return self.model_
 
     def _check_incremental(self) -> bool:
-        if evidence.is_chosen(self):
-            raise AttributeError(
-                "partial_fit is not available with rule='evidence', which needs the whole "
-                "training set: use fit, or another rule"
-            )
         if self.solver not in solvers.STOCHASTIC:
             raise AttributeError(
                 f"partial_fit is only available for stochastic optimizers; solver="

@@ -82,13 +82,6 @@ class Samples:
                 x = as_tensor(self.X[order[start : start + size]].toarray(), self.device)
             yield x, self.Y[part], weight
 
-    def tensors(self, index: NDArray[np.intp]) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of some samples, dense and on the device."""
-        x, y = self.X[index], self.Y[index]
-        x = x.toarray() if scipy.sparse.issparse(x) else x
-        x, y = (a if isinstance(a, Tensor) else as_tensor(a, self.device) for a in (x, y))
-        return x, y
-
 
 def check_sample_weight(sample_weight: Any, X: Any) -> Array | None:
     """One finite number for each sample, or None."""

@@ -19,7 +19,6 @@ from sklearn.utils.multiclass import (  # type: ignore[import-untyped]
 from sklearn.utils.validation import validate_data  # type: ignore[import-untyped]
 from torch.nn.functional import log_softmax, logsigmoid
 
-from adareg.sklearn import _evidence as evidence
 from adareg.sklearn._base import BaseAdaReg
 from adareg.sklearn._data import Array
 from adareg.sklearn._parameters import Loss
@@ -57,8 +56,7 @@ class AdaRegClassifier(ClassifierMixin, BaseAdaReg):  # type: ignore[misc]
         shuffle: draw the batches anew in each epoch.
         random_state: seed or ``RandomState`` for weights, batches and the validation split.
             None is a seed of its own; NumPy's and torch's global states are never touched.
-        tol: what counts as an improvement, of the loss, or with ``rule="evidence"`` of the loss
-            with the penalty. ``"lbfgs"``: largest gradient at the end.
+        tol: what counts as an improvement of the loss. ``"lbfgs"``: largest gradient at the end.
         verbose: show a progress bar (needs rich).
         warm_start: a further :meth:`fit` goes on from weights and prior as they are.
         momentum: for ``"sgd"``.
@@ -72,19 +70,14 @@ class AdaRegClassifier(ClassifierMixin, BaseAdaReg):  # type: ignore[misc]
         n_iter_no_change: epochs without improvement before training stops.
         max_fun: largest number of function calls of ``"lbfgs"``.
         strength: λ of the learned prior. ``"auto"`` is 1/(2·n_samples), in ``partial_fit`` of
-            the samples seen so far; 0 or None is no prior. ``rule="evidence"`` learns it.
+            the samples seen so far; 0 or None is no prior.
         rule: ``"alternating"`` (Alg. 1), ``"joint"`` or ``"official"``; see
-            :func:`adareg.solve`. ``"evidence"``, best with ``layers="all"``, learns strengths
-            and shapes from the training set; it takes no multi-label targets, no
-            ``sample_weight``, no ``loss="poisson"`` and has no ``partial_fit``.
-        bounds: smallest and largest eigenvalue of the precisions; no use for
-            ``rule="evidence"``.
+            :func:`adareg.solve`.
+        bounds: smallest and largest eigenvalue of the precisions.
         layers: where the prior is: ``"last"``, ``"all"``, or names in ``model_``, which are
             ``"0"``, ``"2"``, ``"4"``, … from the inputs on.
         update_every: epochs, calls of ``partial_fit`` or L-BFGS iterations between closed-form
-            updates of the prior. No use for ``rule="evidence"``, which updates after 50 steps
-            (batches), whenever their number has grown by 30 %, and before training would stop,
-            unless that changes nothing any more; ``"lbfgs"``: every 50 iterations.
+            updates of the prior.
         device: a torch device such as ``"cuda"``; None is the CPU.
 
     Attributes:
@@ -226,7 +219,7 @@ class AdaRegClassifier(ClassifierMixin, BaseAdaReg):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_label = not evidence.is_chosen(self)
+        tags.classifier_tags.multi_label = True
         return tags
 
 

@@ -143,15 +143,5 @@ def check_parameters(parameters: dict[str, Any]) -> None:
     for name, (accepts, expected) in ACCEPTED.items():
         if name in parameters and not accepts(parameters[name]):
             raise ValueError(f"{name}={parameters[name]!r}: expected {expected}")
-    _check_rule(parameters["rule"])
+    check_rule(parameters["rule"])
     check_bounds(parameters["bounds"])
-
-
-def _check_rule(rule: str) -> None:
-    """Raise a ValueError unless it is one of AdaReg's rules, or stands for an EvidenceReg."""
-    if rule == "evidence":
-        return
-    try:
-        check_rule(rule)
-    except ValueError as error:
-        raise ValueError(f"{error}, 'evidence'") from None

@@ -9,71 +9,46 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any, TypeGuard
+from typing import Any
 
-import torch
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
 from adareg.core.prior import MatrixNormal
 from adareg.nn.adareg import AdaReg
-from adareg.nn.evidence.regularizer import EvidenceReg
-from adareg.nn.regularizer import Regularizer
 from adareg.sklearn import _data
-from adareg.sklearn import _evidence as evidence
-from adareg.sklearn._data import Samples
 from adareg.sklearn._parameters import Parameters
 
 Change = Callable[[], None]
 
 
 def prepare(
-    settings: Parameters, model: nn.Sequential, output: str, seen: int, old: Regularizer | None
-) -> Regularizer | None:
+    settings: Parameters, model: nn.Sequential, seen: int, old: AdaReg | None
+) -> AdaReg | None:
     """The regularizer that an estimator's parameters ask for, with what the old one has learned.
 
     Args:
         settings: the estimator's parameters.
         model: its network.
-        output: the activation of its last layer.
         seen: how many samples it is trained on.
         old: what it had before, if it goes on from there.
     """
-    if evidence.is_chosen(settings):
-        learning = evidence.make(model, settings.layers, output, seen)
-        if _is_alike(old, learning) and isinstance(old, EvidenceReg):
-            evidence.go_on(learning, old)
-        return learning
     if not settings.strength:
         return None
     strength = 1 / (2 * seen) if settings.strength == "auto" else settings.strength
     new = AdaReg(model, settings.layers, strength, settings.bounds, settings.rule)
-    if _is_alike(old, new):
+    if old is not None and old.layers.keys() == new.layers.keys():
         new.load_state_dict({**new.state_dict(), "priors": old.state_dict()["priors"]})
     return new
 
 
-def _is_alike(old: Regularizer | None, new: Regularizer) -> TypeGuard[Regularizer]:
-    """Return if what the old one has learned can serve the new one."""
-    return old is not None and old.layers.keys() == new.layers.keys() and type(old) is type(new)
-
-
-def update(reg: Regularizer, samples: Samples) -> None:
-    """``reg.update()`` in one thread, with some of the samples if the rule looks at data.
+def update(reg: AdaReg) -> None:
+    """``reg.update()`` in one thread.
 
     Torch's other threads would go on waiting for work, on processors that NumPy's want.
     """
     with _threadpools().limit(limits=1):
-        if isinstance(reg, EvidenceReg):
-            reg.update(*evidence.batch(reg, samples))
-        else:
-            reg.update()
-
-
-def penalty(reg: Regularizer) -> float:
-    """``reg.penalty()`` in one thread."""
-    with _threadpools().limit(limits=1), torch.no_grad():
-        return reg.penalty().item()
+        reg.update()
 
 
 @cache
@@ -82,17 +57,17 @@ def _threadpools() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def add_gradients(reg: Regularizer) -> list[Change]:
+def add_gradients(reg: AdaReg) -> list[Change]:
     """For each layer, what adds ``2λ·Ωr W Ωc`` to its gradient; good until the next update."""
     return [_adder(reg, name) for name in reg.layers]
 
 
-def shrink(reg: Regularizer, rate: float) -> list[Change]:
+def shrink(reg: AdaReg, rate: float) -> list[Change]:
     """For each layer, what takes its weight through the proximal step at a learning rate."""
     return [_shrinker(reg, name, rate * reg.strength) for name in reg.layers]
 
 
-def _adder(reg: Regularizer, name: str) -> Change:
+def _adder(reg: AdaReg, name: str) -> Change:
     prior, W = reg.priors[name], reg.layers[name].weight
     factor = 2 * reg.strength
     grad = W.grad
@@ -109,7 +84,7 @@ def _adder(reg: Regularizer, name: str) -> Change:
     return add
 
 
-def _shrinker(reg: Regularizer, name: str, step: float) -> Change:
+def _shrinker(reg: AdaReg, name: str, step: float) -> Change:
     prior, W = reg.priors[name], reg.layers[name].weight.detach()
     if not _data.in_numpy(W.device):
         return partial(_shrink_on_device, W, prior, step)

@@ -15,10 +15,7 @@ import scipy.optimize  # type: ignore[import-untyped]
 import torch
 from numpy.typing import NDArray
 
-from adareg.core.evidence.constants import DEFAULTS
-from adareg.nn.evidence.regularizer import EvidenceReg
-from adareg.nn.regularizer import Regularizer
-from adareg.sklearn import _evidence as evidence
+from adareg.nn.adareg import AdaReg
 from adareg.sklearn import _prior as prior
 from adareg.sklearn._data import Samples
 from adareg.sklearn._network import Objective, Values
@@ -71,11 +68,6 @@ class SGD:
             return self._momentum * self._velocity - self.rate * gradient
         return self._velocity
 
-    @property
-    def reach(self) -> float:
-        """How far a gradient of one moves a weight in the end, momentum included."""
-        return self.rate / ((1 - self._momentum) or 1)  # without friction there is no end
-
     def end_epoch(self, seen: int) -> None:
         """``"invscaling"``: the learning rate for the next epoch."""
         if self._schedule == "invscaling":
@@ -95,7 +87,7 @@ STOCHASTIC: dict[str, type[Adam] | type[SGD]] = {"adam": Adam, "sgd": SGD}
 def run_epoch(
     objective: Objective,
     optimizer: Adam | SGD,
-    reg: Regularizer | None,
+    reg: AdaReg | None,
     samples: Samples,
     order: NDArray[np.intp],
     batch_size: int,
@@ -115,43 +107,38 @@ def run_epoch(
 
 
 def _prior_changes(
-    optimizer: Adam | SGD, reg: Regularizer | None
+    optimizer: Adam | SGD, reg: AdaReg | None
 ) -> tuple[list[prior.Change], list[prior.Change]]:
     """What the prior changes before and after a step.
 
     SGD gets proximal steps: with the penalty in the gradient it would need a learning rate
     below ``1/(λv²)``, and diverge above it. Adam, which scales its steps, has no such trouble.
-    Momentum multiplies what a gradient does but not a proximal step. Where λ is chosen that is
-    a matter of its scale; where it is learned, the step has to keep up.
     """
     if reg is None:
         return [], []
     if isinstance(optimizer, Adam):
         return prior.add_gradients(reg), []
-    learned = isinstance(reg, EvidenceReg)
-    return [], prior.shrink(reg, optimizer.reach if learned else optimizer.rate)
+    return [], prior.shrink(reg, optimizer.rate)
 
 
 def minimize(
     objective: Objective,
-    reg: Regularizer | None,
+    reg: AdaReg | None,
     samples: Samples,
     settings: Parameters,
     progress: Callable[[float], None],
 ) -> tuple[int, float, bool]:
     """L-BFGS in rounds of ``update_every`` iterations, with an update of the prior between.
 
-    The evidence rule has rounds of 50. Without a prior it is one round; with one, see
-    :func:`_is_settled`.
+    Without a prior it is one round. With one, weights and prior are settled when a round runs to
+    its own end and gains little since the update.
 
     Returns:
         Iterations, the last value without the prior, and whether it converged.
     """
-    if isinstance(reg, EvidenceReg):
-        evidence.do_not_wait(reg)
     function = _Function(objective, reg, samples)
     start, iterations, calls = function.start(), 0, 0
-    length = _round(settings, reg)
+    length = settings.max_iter if reg is None else settings.update_every
     while True:
         before, _ = function(start)
         done = scipy.optimize.minimize(
@@ -168,36 +155,17 @@ def minimize(
         )
         start, iterations, calls = done.x, iterations + done.nit, calls + done.nfev
         function(start)  # the last call was not always at the solution
-        finished = _is_settled(done, reg, before - done.fun < settings.tol)
+        finished = done.status == 0 and (reg is None or before - done.fun < settings.tol)
         if finished or iterations >= settings.max_iter or calls >= settings.max_fun:
             return iterations, function.loss, finished
         if reg is not None:
-            prior.update(reg, samples)
-
-
-def _round(settings: Parameters, reg: Regularizer | None) -> int:
-    """The most iterations until the next update."""
-    if reg is None:
-        return settings.max_iter
-    return DEFAULTS.first if isinstance(reg, EvidenceReg) else settings.update_every
-
-
-def _is_settled(done: Any, reg: Regularizer | None, small: bool) -> bool:
-    """Whether neither weights nor prior want to move, after a round.
-
-    It has run to its own end, and the gain since the update was small. Under the evidence rule's
-    weak priors L-BFGS creeps along flat directions, and a whole round of small gain is enough.
-    """
-    ended = done.status == 0
-    if not isinstance(reg, EvidenceReg):
-        return ended and (reg is None or small)
-    return small and (ended or done.nit == DEFAULTS.first) and reg.updates > 0
+            prior.update(reg)
 
 
 class _Function:
     """Value and gradient as a function of one float64 vector, as scipy wants it."""
 
-    def __init__(self, objective: Objective, reg: Regularizer | None, samples: Samples) -> None:
+    def __init__(self, objective: Objective, reg: AdaReg | None, samples: Samples) -> None:
         self._objective, self._reg = objective, reg
         (self._batch,) = samples.batches(np.arange(len(samples)), len(samples))
         self.loss = math.nan
