@@ -416,6 +416,7 @@ def test_parameters_may_change_between_warm_starts(iris):
         {"early_stopping": True},
         {"early_stopping": False, "activation": "tanh"},  # the network keeps the one it has
         {"solver": "sgd", "layers": "all"},
+        {"rule": "joint"},
         {"strength": None},
     ):
         warm.set_params(**change).fit(X, y)
@@ -510,7 +511,7 @@ WRONG = {
     "epsilon": [0],
     "n_iter_no_change": [0, 1.5],
     "strength": [-1, "none", np.inf],
-    "rule": ["gibbs", None],
+    "rule": ["gibbs", "evidence", None],
     "bounds": [(2, 1), (1,), 3],
     "update_every": [0, 1.5],
     "device": ["gpu", 1.5],
@@ -531,6 +532,7 @@ def test_wrong_parameters_are_named_with_what_is_accepted(iris, name, value):
     ("settings", "message"),
     [
         ({"layers": "7"}, "7"),
+        ({"rule": "evidence"}, "expected one of 'alternating', 'joint', 'official'"),
         ({"early_stopping": True, "validation_fraction": 0.001}, "validation set is too small"),
     ],
 )
