@@ -13,11 +13,13 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_diabetes, load_digits
+from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import adareg
+from adareg.sklearn import EvidenceRegressor
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
 BOUNDS = (1e-3, 1e3)
@@ -200,12 +202,27 @@ def _train() -> tuple[Tensor, adareg.MatrixNormal, adareg.MatrixNormal]:
     return model[4].weight.detach(), once, reg.priors["4"]
 
 
+def small_tables(figure: Figure) -> None:
+    """Patients that were kept aside, predicted with error bars, and what each column is worth."""
+    table = load_diabetes(as_frame=True, scaled=False).frame
+    X, y = table.drop(columns="target"), table["target"]
+    X, X_test, y, y_test = train_test_split(X, y, test_size=100, random_state=0)
+    model = EvidenceRegressor(random_state=0).fit(X, y)
+    left, right = figure.subplots(1, 2, width_ratios=(1.5, 1))
+    for axes in (left, right):
+        axes.set_prop_cycle(color=[BLUE])
+    model.plot_predictions(X_test, y_test, left)
+    left.set_title("diabetes, 100 patients kept aside")
+    model.plot_relevance(right)
+
+
 FIGURES: dict[str, tuple[Draw, tuple[float, float]]] = {
     "inv-threshold": (inv_threshold, (7.2, 2.9)),
     "kronecker": (kronecker, (7.2, 3.0)),
     "drift": (drift, (7.2, 2.9)),
     "shrinkage": (shrinkage, (7.2, 2.9)),
     "correlations": (correlations, (7.2, 2.7)),
+    "small-tables": (small_tables, (7.2, 3.4)),
 }
 
 
