@@ -73,7 +73,7 @@ class EvidenceClassifier(ClassifierMixin, BaseEvidence):  # type: ignore[misc]
 
     def __init__(
         self,
-        hidden_layer_sizes: Any = (30,),
+        hidden_layer_sizes: Any = None,
         *,
         n_networks: int = 4,
         max_iter: int = 200,
