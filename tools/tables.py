@@ -1,4 +1,4 @@
-"""Write the tables of docs: smalldata.md, evidence.md, tables.md, from results/.
+"""Write the tables of docs: smalldata.md, evidence.md, tables.md, howto/choose.md; from results/.
 
 python tools/tables.py
 """
@@ -28,7 +28,7 @@ from adareg.lab.run.records import Store
 
 ROOT = Path(__file__).parents[1]
 BENCHMARK, RULE = ROOT / "docs/smalldata.md", ROOT / "docs/evidence.md"
-CONTEST = ROOT / "docs/tables.md"
+CONTEST, CHOICE = ROOT / "docs/tables.md", ROOT / "docs/howto/choose.md"
 PICTURE = "![Average ranks of all methods](../results/tables.svg)"
 
 
@@ -268,6 +268,39 @@ def without_constants(record: Path) -> str:
     return "\n".join([*lines, ""]) + "\n"
 
 
+def alarms(record: Path) -> str:
+    """The table of ``benchmarks/alarm.py``: how often the alarm rings, by what became of it."""
+    found = json.loads(record.read_text(encoding="utf-8"))
+    trials = pd.DataFrame(found["trials"])
+    without = trials[trials["strength"] == 0].groupby("network")["accuracy"].mean()
+    trials = trials[trials["strength"] > 0]
+    harm = trials["network"].map(without) - trials["accuracy"]
+    kinds = {
+        "destroyed: below 90 % on its own training samples": trials["known"] < 0.9,
+        "harmed: more than 3 points of test accuracy lost": (trials["known"] >= 0.9)
+        & (harm > 0.03),
+        "all others": (trials["known"] >= 0.9) & (harm <= 0.03),
+    }
+    rows = [
+        (f"{words} (trials)", trials[chosen]["said"].notna().sum(), chosen.sum())
+        for words, chosen in kinds.items()
+    ]
+    rung = sum(bool(one["messages"]) for one in found["experiments"])
+    rows.append(("settings of the committed records", rung, len(found["experiments"])))
+    lines = ["| networks | alarms | of |", "|---|--:|--:|"]
+    lines += [f"| {words} | {rung} | {count} |" for words, rung, count in rows]
+    destroyed = trials[kinds["destroyed: below 90 % on its own training samples"]]
+    first = int((destroyed["said"] == trials["said"].min()).sum())
+    lines += [
+        "",
+        f"Of the destroyed ones {first} were told at the first update, after "
+        f"{int(trials['said'].min())} of 1,000 steps.",
+    ]
+    if found["missing"]:
+        lines[-1] += f" Not tried, for want of data: {', '.join(found['missing'])}."
+    return "\n".join(lines) + "\n"
+
+
 def filled(text: str, tables: str, part: str = "tables") -> str:
     """A page with its tables, or with another part that is between comments."""
     begin, end = f"<!-- {part}: begin; written by tools/tables.py -->\n", f"<!-- {part}: end -->"
@@ -292,6 +325,7 @@ def pages() -> dict[Path, str]:
         RULE: comparison(ROOT / "results/bench/evidence-compare.json")
         + deep_networks(ROOT / "results/bench/evidence-deep.json")
         + depths(ROOT / "results/bench/evidence-depths.json"),
+        CHOICE: alarms(ROOT / "results/bench/alarm.json"),
     }
     texts = {page: filled(page.read_text(encoding="utf-8"), text) for page, text in made.items()}
     classes = without_constants(ROOT / "results/bench/evidence-classes.json")
