@@ -10,7 +10,11 @@ from adareg import AdaReg
 from adareg.core.linalg import matmul
 from training import assert_close, make_data, make_model
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine"),
+    # Priors are strong here, so that what they do shows.
+    pytest.mark.filterwarnings("ignore::adareg.PenaltyWarning"),
+]
 
 
 @pytest.mark.parametrize("rule", ["alternating", "joint", "official"])

@@ -90,9 +90,9 @@ class Inputs:
         moved = np.flatnonzero((inside != Z).any(0))
         if len(moved):
             warnings.warn(
-                f"X: {len(moved)} columns, {moved[0]} for example, have values further outside "
-                f"of their training range than {_OUTSIDE:g} times its width; they are taken as "
-                "lying there, since nothing is known beyond",
+                f"X: {len(moved)} of {Z.shape[1]} columns, number {moved[0]} for example, with "
+                f"values further outside of their training range than {_OUTSIDE:g} times its width; "
+                "they are taken as lying there, since nothing is known beyond",
                 stacklevel=3,
             )
         return torch.from_numpy(inside if self.directions is None else inside @ self.directions)

@@ -33,6 +33,9 @@ from adareg.lab.train.networks import ARCHITECTURES
 from adareg.lab.train.stacked import Data, Replica, Trainer, products, stacks
 from fakes.datasets import fake
 
+# Priors are strong here, so that what they do shows.
+pytestmark = pytest.mark.filterwarnings("ignore::adareg.PenaltyWarning")
+
 EXACT = {"rtol": 1e-9, "atol": 1e-12}
 #: Precisions up to v = 1e3 on both sides amplify rounding a million times.
 AMPLIFIED = {"rtol": 1e-7, "atol": 2e-9}
