@@ -91,8 +91,8 @@ class Inputs:
         if len(moved):
             warnings.warn(
                 f"X: {len(moved)} of {Z.shape[1]} columns, number {moved[0]} for example, with "
-                f"values further outside of their training range than {_OUTSIDE:g} times its width; "
-                "they are taken as lying there, since nothing is known beyond",
+                f"values further outside of their training range than {_OUTSIDE:g} times its "
+                "width; they are taken as lying there, since nothing is known beyond",
                 stacklevel=3,
             )
         return torch.from_numpy(inside if self.directions is None else inside @ self.directions)
