@@ -256,10 +256,12 @@ def test_one_logit_is_two_classes():
         lambda o: likelihood.residual(o, labels),
         lambda o: likelihood.expected_residual(o),
         lambda o: likelihood.log_likelihood(o, labels, one),
-        lambda o: likelihood.effective_curvature(o, one)[0],
         lambda o: likelihood.effective_curvature(o, one)[1],
     ):
         torch.testing.assert_close(says(logit), says(two))
+    # The direction (1, −1)/√2 of two logits sees half of the variance that their difference has.
+    of_difference, along = (likelihood.effective_curvature(o, one)[0] for o in (logit, two))
+    torch.testing.assert_close(of_difference, along / 2)
 
 
 def test_labels_that_the_model_predicts_have_dispersion_one():
@@ -366,8 +368,7 @@ def test_roots_have_the_curvature_of_the_log_likelihood(likelihood, K):
     roots = likelihood.roots(outputs, noise)
     torch.testing.assert_close(torch.einsum("rmk,rml->mkl", roots, roots), exact)
     stiffness, count = likelihood.effective_curvature(outputs, noise)
-    of_one_logit = isinstance(likelihood, Categorical) and K == 1  # counted as two classes
-    if not isinstance(likelihood, Gaussian) and not of_one_logit:  # it is in units of its noise
+    if not isinstance(likelihood, Gaussian):  # it is in units of its noise
         trace = exact.diagonal(dim1=-2, dim2=-1).sum(-1)
         torch.testing.assert_close(stiffness * count, trace)
         torch.testing.assert_close(count, (trace**2 / exact.square().sum((-2, -1))))

@@ -80,14 +80,16 @@ class Categorical(Likelihood):
         return at_each(orthonormal(K, draws, generator, centred=K > 1), outputs)
 
     def effective_curvature(self, outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return those of ``Λ = diag(p) − ppᵀ``.
+        """Return those of ``Λ = diag(p) − ppᵀ``; of one logit, ``p·(1 − p)``.
 
         It has K − 1 directions for an open question, one if two classes are in doubt.
         """
+        if outputs.shape[-1] == 1:
+            return super().effective_curvature(outputs, noise)
         p = _log_p(outputs).exp()
         second, trace = p.square().sum(-1), self.expected_residual(outputs)
         squares = (second - 2 * p.pow(3).sum(-1) + second.square()).clamp(min=1e-24)
-        count = (trace.square() / squares).clamp(1, max(1, p.shape[-1] - 1))
+        count = (trace.square() / squares).clamp(1, p.shape[-1] - 1)
         return trace / count, count
 
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
