@@ -134,7 +134,8 @@ def linear(likelihood: ClassLikelihood, X: Tensor, Y: Tensor, K: int) -> Learned
         state, damping, _ = problem.move(state, problem.judge(state), damping)
     now = problem.judge(state)
     assert float(now.gradient.abs().max()) < 1e-5
-    return Learned(network, state, now.posterior, now.leverage, now.log_evidence, 0.0, (), 0, True)
+    known = (now.posterior, now.leverage, ONE, now.log_evidence)
+    return Learned(network, state, *known, 0.0, (), 0, True)
 
 
 @pytest.mark.parametrize(("likelihood", "K"), [(Classes(), 1), (Classes(), 3), (Labels(), 2)])

@@ -13,7 +13,7 @@ from torch import Tensor
 from adareg.core.evidence import predict
 from adareg.core.evidence.learn import Learned, Problem, State, Table, learn
 from adareg.core.evidence.perceptron import UNITS, Perceptron
-from adareg.core.evidence.tabular import TargetNoise
+from adareg.core.evidence.tabular import Fitted, TargetNoise
 from adareg.core.evidence.weights import InRows, InWeights, WeightPosterior
 
 DOUBLE = torch.float64
@@ -131,17 +131,16 @@ def test_noise_and_score_of_samples_left_out() -> None:
     likelihood = TargetNoise()
     outputs, targets = normal(20, 2) / 4, normal(20, 2, seed=1) / 4
     weight, leverage = torch.ones(20, dtype=DOUBLE), torch.tensor([0.5, 0.2], dtype=DOUBLE)
-    told = likelihood.cross_validate(outputs, targets, leverage, weight, unused)
+    fitted = Fitted(outputs, targets, weight, leverage, leverage, unused)
+    told = likelihood.cross_validate(fitted)
     rss = (outputs - targets).square().sum(0)
     assert torch.allclose(told.noise, rss / 20 / (1 - leverage) ** 2)
     left_out = (outputs - targets) / (1 - leverage)
     normals = torch.distributions.Normal(0.0, told.noise.sqrt())
     assert told.log_likelihood == pytest.approx(float(normals.log_prob(left_out).sum()))
-    remaining = likelihood.remaining_noise(outputs, targets, leverage, weight)
+    remaining = likelihood.remaining_noise(fitted)
     assert torch.allclose(remaining, rss / (20 - 20 * leverage))
-    common = (
-        TargetNoise(each=False).cross_validate(outputs, targets, leverage, weight, unused).noise
-    )
+    common = TargetNoise(each=False).cross_validate(fitted).noise
     assert torch.allclose(common, (rss.mean() / 20 / ((1 - leverage) ** 2).mean()).expand(2))
 
 

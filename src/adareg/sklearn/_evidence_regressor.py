@@ -115,7 +115,7 @@ class EvidenceRegressor(RegressorMixin, BaseEvidence):  # type: ignore[misc]
 
     def _describe(self, table: Table) -> None:
         super()._describe(table)
-        self._noise = self._remaining_noise(table)  # of standardised targets
+        self._noise = self._mean_noise()  # of standardised targets
         self.noise_ = self._noise * self.targets_.scale**2
         units = float(table.size * np.log(self.targets_.scale).sum())
         evidence = [one.log_evidence for one in self.networks_]
@@ -123,14 +123,9 @@ class EvidenceRegressor(RegressorMixin, BaseEvidence):  # type: ignore[misc]
         self.evidence_curve_ = [[x - units for x in curve] for curve in self.evidence_curve_]
         self._describe_correlation()
 
-    def _remaining_noise(self, table: Table) -> Array:
-        total: Any = 0.0
-        for one in self.networks_:
-            outputs = one.network(one.state.w, table.X)
-            total = total + self._likelihood.remaining_noise(
-                outputs, table.Y, one.leverage, table.weight
-            )
-        return (total / len(self.networks_)).cpu().numpy()
+    def _mean_noise(self) -> Array:
+        each = [one.remaining_noise.cpu().numpy() for one in self.networks_]
+        return np.mean(each, 0)
 
     # Predicting
 

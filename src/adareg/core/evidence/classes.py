@@ -11,7 +11,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,23 +19,17 @@ from torch.nn.functional import logsigmoid, one_hot
 
 from adareg.core.evidence.learn import Learned, Table, covariances
 from adareg.core.evidence.likelihood import Bernoulli, Categorical
-from adareg.core.evidence.tabular import Covariance, CrossValidated, TableLikelihood
-
-#: Of larger tables so many samples are left out.
-_LEFT_OUT = 2000
+from adareg.core.evidence.tabular import (
+    CrossValidated,
+    Fitted,
+    LeftOut,
+    TableLikelihood,
+    leave_out,
+    some,
+)
 
 #: Weight by which log probabilities may be multiplied, and how many are tried.
 _SHARPNESS, _TRIED = (0.2, 5.0), 65
-
-#: Keeps the solution of nearly singular equations finite.
-_TINY = 1e-9
-
-
-class LeftOut(NamedTuple):
-    """Logits of samples that were left out: a Gaussian."""
-
-    mean: Tensor  # (n, K)
-    covariance: Tensor  # (n, K, K)
 
 
 class ClassLikelihood(TableLikelihood):
@@ -65,39 +59,23 @@ class ClassLikelihood(TableLikelihood):
         """Return one."""
         return torch.ones((), dtype=torch.float64, device=targets.device)
 
-    def remaining_noise(
-        self, outputs: Tensor, targets: Tensor, leverage: Tensor, weight: Tensor
-    ) -> Tensor:
+    def remaining_noise(self, fitted: Fitted) -> Tensor:
         """Return one."""
-        return self.first_noise(targets)
+        return self.first_noise(fitted.targets)
 
     def leave_out(self, outputs: Tensor, targets: Tensor, covariance: Tensor) -> LeftOut:
-        """Return logits as if each sample had been left out.
+        """Return logits as if each sample had been left out."""
+        error = self.error(outputs, targets)
+        return leave_out(outputs, error, self.curvature(outputs), covariance)
 
-        Of the posterior's covariance Σ that of a sample's logits without it is
-        ``Σ' = Σ(I − ΛΣ)⁻¹``, and they move by ``Σ'(p − y)``: exact for the linearised network.
-        """
-        eye = torch.eye(outputs.shape[-1], dtype=outputs.dtype, device=outputs.device)
-        left = eye * (1 + _TINY) - covariance @ self.curvature(outputs)
-        wider = torch.linalg.solve(left, covariance)
-        moved = torch.einsum("nkl,nl->nk", wider, self.error(outputs, targets))
-        return LeftOut(outputs + moved, wider)
-
-    def cross_validate(
-        self,
-        outputs: Tensor,
-        targets: Tensor,
-        leverage: Tensor,
-        weight: Tensor,
-        covariance: Covariance,
-    ) -> CrossValidated:
+    def cross_validate(self, fitted: Fitted) -> CrossValidated:
         """Return a noise of one, and the log-likelihood at logits left out."""
-        index = some(len(outputs), outputs.device)
-        found = self.leave_out(outputs[index], targets[index], covariance(index))
-        noise = self.first_noise(targets)
-        each = self.log_likelihood(found.mean, targets[index], noise)
-        share = weight[index]
-        return CrossValidated(noise, float(share @ each * (weight.sum() / share.sum())))
+        index = some(len(fitted.outputs), fitted.outputs.device)
+        targets, share = fitted.targets[index], fitted.weight[index]
+        found = self.leave_out(fitted.outputs[index], targets, fitted.covariance(index))
+        each = self.log_likelihood(found.mean, targets, fitted.noise)
+        worth = float(share @ each * (fitted.weight.sum() / share.sum()))
+        return CrossValidated(self.first_noise(targets), worth)
 
 
 @dataclass(frozen=True)
@@ -198,11 +176,6 @@ def _probabilities(outputs: Tensor) -> Tensor:
 def _damp(logits: Tensor, variance: Tensor) -> Tensor:
     """Return logits of ``E σ(f)``, f Gaussian: MacKay's ``f/√(1 + π·v/8)``."""
     return logits / (1 + math.pi / 8 * variance.clamp(min=0)).sqrt()
-
-
-def some(n: int, device: torch.device) -> Tensor:
-    """Return the indices of samples that are left out: all, or every so many."""
-    return torch.linspace(0, n - 1, min(n, _LEFT_OUT), device=device).round().long()
 
 
 # Several networks

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from adareg.core.evidence.information import Information
 from adareg.core.evidence.perceptron import Perceptron
-from adareg.core.evidence.tabular import CrossValidated, TableLikelihood
+from adareg.core.evidence.tabular import Fitted, TableLikelihood
 from adareg.core.evidence.weights import InWeights, WeightPosterior
 
 #: The noise moves so much of the way to its new estimate, in logarithms.
@@ -99,6 +99,7 @@ class Learned:
     state: State
     posterior: WeightPosterior
     leverage: Tensor
+    remaining_noise: Tensor  # what belongs beside the variance of the outputs
     log_evidence: float
     score: float
     course: tuple[tuple[float, float], ...]  # log evidence and left-out log-likelihood, by refit
@@ -151,15 +152,14 @@ class Problem:
             float(-objective - posterior.logdet / 2),
         )
 
-    def cross_validate(self, state: State, now: Judged) -> CrossValidated:
-        """Return what leaving out each sample would say."""
+    def fitted(self, state: State, now: Judged) -> Fitted:
+        """Return what is known of the samples."""
 
         def covariance(index: Tensor) -> Tensor:
             return covariances(self.network, state.w, now.posterior, self.table.X[index])[1]
 
-        return self.likelihood.cross_validate(
-            now.outputs, self.table.Y, now.leverage, self.table.weight, covariance
-        )
+        known = (now.outputs, self.table.Y, self.table.weight, state.noise)
+        return Fitted(*known, now.leverage, covariance)
 
     def move(self, state: State, now: Judged, damping: float) -> tuple[State, float, float]:
         """Take a damped step; return also the damping for the next one, and the gain in nats."""
@@ -286,7 +286,7 @@ def learn(
         if gain > _SETTLED and waited < likelihood.settling[bool(course)]:
             state = moved
             continue
-        told = problem.cross_validate(state, now)
+        told = likelihood.cross_validate(problem.fitted(state, now))
         score = (now.log_evidence + told.log_likelihood) / 2
         if score > mark + tol * table.size:
             mark, last_gain = score, len(course)
@@ -299,6 +299,7 @@ def learn(
         state, waited = problem.refit(moved, now, told.noise), 0
     best = best if course else state
     now = problem.judge(best)
+    remaining = likelihood.remaining_noise(problem.fitted(best, now))
     if isinstance(now.posterior, InWeights):
         now.posterior.forget()
     return Learned(
@@ -306,6 +307,7 @@ def learn(
         best,
         now.posterior,
         now.leverage,
+        remaining,
         now.log_evidence,
         best_score,
         tuple(course),

@@ -19,10 +19,16 @@ from torch import Tensor
 from adareg.core.evidence.likelihood import Gaussian, Likelihood
 
 #: Noise is at least this share of a standardised target's variance, and at most all of it.
-_LEAST, _MOST = 1e-7, 1.0
+LEAST_NOISE, MOST_NOISE = 1e-7, 1.0
 
 #: Of the targets' variance so much is noise when training starts.
-_START = 0.3
+NOISE_AT_START = 0.3
+
+#: Of larger tables so many samples are left out, where that takes each sample's own covariance.
+_LEFT_OUT = 2000
+
+#: Keeps the solution of nearly singular equations finite.
+_TINY = 1e-9
 
 #: A larger leverage is taken as this one: a sample keeps a say in the noise.
 _MOST_LEVERAGE = 0.98
@@ -39,11 +45,47 @@ class CrossValidated(NamedTuple):
 Covariance = Callable[[Tensor], Tensor]
 
 
-class TableLikelihood(Likelihood):
-    """A likelihood of weighted samples that can be left out.
+class Fitted(NamedTuple):
+    """What is known of a table's samples at a state of the network."""
 
-    The leverage is the mean over samples, by direction: those of :meth:`Likelihood.roots`.
+    outputs: Tensor  # (n, K)
+    targets: Tensor  # (n, …), as the likelihood has checked them
+    weight: Tensor  # (n,)
+    noise: Tensor  # at which the rest is known
+    leverage: Tensor  # (R,): the mean of a sample's, by direction of Likelihood.roots
+    covariance: Covariance
+
+
+class LeftOut(NamedTuple):
+    """Outputs of samples that were left out: a Gaussian."""
+
+    mean: Tensor  # (n, K)
+    covariance: Tensor  # (n, K, K)
+
+
+def leave_out(
+    outputs: Tensor,  # (n, K)
+    error: Tensor,  # (n, K): the gradient of −log-likelihood at them
+    curvature: Tensor,  # (n, K, K)
+    covariance: Tensor,  # (n, K, K)
+) -> LeftOut:
+    """Return outputs as if each sample had been left out.
+
+    Of the posterior's covariance Σ that of a sample's outputs without it is ``Σ' = Σ(I − ΛΣ)⁻¹``,
+    and they move by ``Σ'·error``: exact for the linearised network.
     """
+    eye = torch.eye(outputs.shape[-1], dtype=outputs.dtype, device=outputs.device)
+    wider = torch.linalg.solve(eye * (1 + _TINY) - covariance @ curvature, covariance)
+    return LeftOut(outputs + torch.einsum("nkl,nl->nk", wider, error), wider)
+
+
+def some(n: int, device: torch.device) -> Tensor:
+    """Return the indices of samples that are left out: all, or every so many."""
+    return torch.linspace(0, n - 1, min(n, _LEFT_OUT), device=device).round().long()
+
+
+class TableLikelihood(Likelihood):
+    """A likelihood of weighted samples that can be left out."""
 
     #: At most so many steps before the first refit of the prior, and between refits.
     settling: ClassVar[tuple[int, int]] = (1, 1)
@@ -59,20 +101,11 @@ class TableLikelihood(Likelihood):
         """Return the noise that learning starts from."""
 
     @abstractmethod
-    def cross_validate(
-        self,
-        outputs: Tensor,
-        targets: Tensor,
-        leverage: Tensor,
-        weight: Tensor,
-        covariance: Covariance,
-    ) -> CrossValidated:
+    def cross_validate(self, fitted: Fitted) -> CrossValidated:
         """Return the noise, and the log-likelihood of all samples, as if each were left out."""
 
     @abstractmethod
-    def remaining_noise(
-        self, outputs: Tensor, targets: Tensor, leverage: Tensor, weight: Tensor
-    ) -> Tensor:
+    def remaining_noise(self, fitted: Fitted) -> Tensor:
         """Return the noise that belongs beside the variance of the outputs."""
 
 
@@ -87,7 +120,7 @@ class TargetNoise(Gaussian, TableLikelihood):
 
     def first_noise(self, targets: Tensor) -> Tensor:  # (K,)
         """Return a share of the variance of standardised targets."""
-        return torch.full_like(targets[0], _START)
+        return torch.full_like(targets[0], NOISE_AT_START)
 
     def log_likelihood(self, outputs: Tensor, targets: Tensor, noise: Tensor) -> Tensor:
         """Return ``−½ Σ (y − o)²/σ² + log(2πσ²)``."""
@@ -98,31 +131,24 @@ class TargetNoise(Gaussian, TableLikelihood):
         """Return vectors in output space in units of the noise."""
         return vectors / noise.sqrt()
 
-    def cross_validate(
-        self,
-        outputs: Tensor,
-        targets: Tensor,
-        leverage: Tensor,
-        weight: Tensor,
-        covariance: Covariance,
-    ) -> CrossValidated:
+    def cross_validate(self, fitted: Fitted) -> CrossValidated:
         """Return generalised cross-validation's ``RSS/n/(1 − γ/n)²``, and what it is worth."""
-        left = 1 - leverage.clamp(max=_MOST_LEVERAGE)
-        noise = self._mean_square(outputs, targets, weight, left.square())
-        worth = -weight.sum() * (2 * math.pi * math.e * noise).log().sum() / 2
+        noise = self._mean_square(fitted, left(fitted).square())
+        worth = -fitted.weight.sum() * (2 * math.pi * math.e * noise).log().sum() / 2
         return CrossValidated(noise, float(worth))
 
-    def remaining_noise(
-        self, outputs: Tensor, targets: Tensor, leverage: Tensor, weight: Tensor
-    ) -> Tensor:
+    def remaining_noise(self, fitted: Fitted) -> Tensor:
         """Return ``RSS/(n − γ)``."""
-        left = 1 - leverage.clamp(max=_MOST_LEVERAGE)
-        return self._mean_square(outputs, targets, weight, left)
+        return self._mean_square(fitted, left(fitted))
 
-    def _mean_square(
-        self, outputs: Tensor, targets: Tensor, weight: Tensor, divisor: Tensor
-    ) -> Tensor:
-        squares = weight @ (outputs - targets).square() / weight.sum()
+    def _mean_square(self, fitted: Fitted, divisor: Tensor) -> Tensor:
+        squares = (fitted.outputs - fitted.targets).square()
+        squares = fitted.weight @ squares / fitted.weight.sum()
         if not self.each:
             squares, divisor = (x.mean().expand_as(x) for x in (squares, divisor))
-        return (squares / divisor).clamp(_LEAST, _MOST)
+        return (squares / divisor).clamp(LEAST_NOISE, MOST_NOISE)
+
+
+def left(fitted: Fitted) -> Tensor:
+    """Return the share of itself that a sample does not determine, by direction."""
+    return 1 - fitted.leverage.clamp(max=_MOST_LEVERAGE)
