@@ -549,8 +549,9 @@ def test_a_wide_side_is_as_if_it_were_written_out(p, batch):
         )
         for one, other in made:
             torch.testing.assert_close(one.dense(), other.dense())
-        prior = evidence.refit(W, prior, thin, thin.determined, Categorical())
-        dense_prior = evidence.refit(W, dense_prior, dense, dense.determined, Categorical())
+        unit = evidence.unit_of(curvature, torch.ones(()))
+        prior = evidence.refit(W, prior, thin, thin.determined, Categorical(), unit)
+        dense_prior = evidence.refit(W, dense_prior, dense, dense.determined, Categorical(), unit)
         torch.testing.assert_close(prior.row.dense(), dense_prior.row.dense())
         torch.testing.assert_close(prior.col.dense(), dense_prior.col.dense())
         torch.testing.assert_close(prior.col.logdet(), dense_prior.col.logdet())
@@ -593,8 +594,10 @@ def test_an_update_of_a_very_wide_layer_decomposes_nothing_large(monkeypatch):
     monkeypatch.setattr(torch.linalg, "eigh", lambda M: sizes.append(M.shape[-1]) or eigh(M))
     W, prior, a, g = wide_problem(3, p=2, d=6000, m=20)
     for _ in range(3):
-        found = evidence.posterior(prior, rows.curvature(a, g), 20)
-        prior = evidence.refit(W, prior, found, found.determined, Categorical())
+        curvature = rows.curvature(a, g)
+        found = evidence.posterior(prior, curvature, 20)
+        unit = evidence.unit_of(curvature, torch.ones(()))
+        prior = evidence.refit(W, prior, found, found.determined, Categorical(), unit)
     assert 2 < max(sizes) <= 2 + 20 + 26
 
 

@@ -158,17 +158,54 @@ def test_dispersion_tells_wrong_labels_from_right_ones(one_thread):
     assert noise[1] > 2 * noise[0]
 
 
-def test_scale_of_the_targets_does_not_matter():
+UNITS = {
+    "inputs": (2.0**12, 1),
+    "small inputs": (2.0**-12, 1),
+    "targets": (1, 2.0**14),
+    "small targets": (1, 2.0**-14),
+    "both": (2.0**-8, 2.0**10),
+}
+
+
+def train_in_units(a, b, make, power, x, y):
+    """Train in units 1/a of the inputs and 1/b of the targets; return predictions in old units.
+
+    Weights start alike but for units, and so does every step: SGD's is a gradient, in units of the
+    loss over the weight's; Adam's has none.
+    """
+    torch.manual_seed(0)
+    model = mlp(8, 2).double()
+    units = {"0.weight": 1 / a, "0.bias": 1.0, "2.weight": b, "2.bias": b}
+    groups = []
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.mul_(units[name])
+            rate = units[name] ** 2 / b**2 if power == 2 else units[name]
+            groups.append({"params": [p], "lr": 0.01 * rate})
+    optimizer = make(groups)
+    reg = EvidenceReg(model, len(x), "regression")
+    reg.attach(optimizer, update_every=30, data=(a * x, b * y))
+    for _ in range(150):
+        optimizer.zero_grad()
+        mse_loss(model(a * x), b * y).backward()
+        optimizer.step()
+    return model(a * x).detach() / b, reg.metrics()
+
+
+@pytest.mark.parametrize(
+    ("make", "power"),
+    [(lambda g: SGD(g, momentum=0.5), 2), (lambda g: Adam(g, eps=0), 1)],
+    ids=["SGD", "Adam"],
+)
+@pytest.mark.parametrize("units", UNITS)
+def test_units_of_inputs_and_targets_do_not_matter(units, make, power, one_thread):
     x, _ = classes(60)
-    y = x[:, :2] + 0.5 * torch.randn(60, 2)
-    errors = []
-    for factor in (1.0, 100.0):
-        torch.manual_seed(0)
-        model = nn.Linear(8, 2).double()
-        with torch.no_grad():
-            for p in model.parameters():
-                p.mul_(factor)
-        reg = EvidenceReg(model, 60, "regression")
-        reg.update(x.double(), factor * y.double())
-        errors.append(reg.metrics()["noise"] / factor**2)
-    assert errors[0] == pytest.approx(errors[1], rel=0.2)  # the start is a share of the fan-in
+    y = (x[:, :2] + 0.5 * torch.randn(60, 2)).double()
+    (a, b), usual = UNITS[units], train_in_units(1, 1, make, power, x.double(), y)
+    found, metrics = train_in_units(a, b, make, power, x.double(), y)
+    torch.testing.assert_close(found, usual[0], rtol=1e-6, atol=1e-6)
+    assert metrics["noise"] / b**2 == pytest.approx(usual[1]["noise"], rel=1e-6)
+    assert metrics["gamma"] == pytest.approx(usual[1]["gamma"], rel=1e-6)
+    assert metrics["0/scale"] / a**2 == pytest.approx(usual[1]["0/scale"], rel=1e-6)
+    assert metrics["2/scale"] * b**2 == pytest.approx(usual[1]["2/scale"], rel=1e-6)
+    assert metrics["waiting"] == 0

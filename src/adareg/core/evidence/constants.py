@@ -38,10 +38,10 @@ class Constants:
     """How far an update goes from the old scale or noise to the new, in logarithms."""
 
     start: float = 0.01
-    """The precision that training starts from, as a share of the fan-in."""
+    """The precision that training starts from, in a layer's unit."""
 
     scales: tuple[float, float] = (1e-4, 1e3)
-    """The range that a layer's precision may take, as shares of the fan-in."""
+    """The range that a layer's precision may take, in its unit."""
 
     rank: int = 1024
     """Directions that the curvature and the prior of a longer side of a weight have at most."""

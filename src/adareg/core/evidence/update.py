@@ -18,12 +18,15 @@ import torch
 from torch import Tensor
 
 from adareg.core.evidence.constants import DEFAULTS, Constants
-from adareg.core.evidence.curvature import Curvature
+from adareg.core.evidence.curvature import Curvature, is_factor
 from adareg.core.evidence.likelihood import Likelihood
 from adareg.core.evidence.side import Side, decomposed, fitted, whitened
 from adareg.core.linalg import NonFiniteError, eigh, result_dtype
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
+
+#: Units of layers stay within these, so that nothing overflows.
+_UNITS = 1e-30, 1e30
 
 
 class Posterior(NamedTuple):
@@ -59,10 +62,35 @@ class Update(NamedTuple):
 # A layer
 
 
-def start(weight: Tensor, share: float = DEFAULTS.start) -> MatrixNormal:  # (…, p, d)
-    """Return the prior that training starts from: one precision, a share of the fan-in."""
+def start(
+    weight: Tensor,  # (…, p, d)
+    share: float = DEFAULTS.start,
+    unit: Tensor | None = None,  # (…)
+) -> MatrixNormal:
+    """Return the prior that training starts from: one precision, a share of the layer's unit.
+
+    The unit is :func:`unit_of` the layer; without it, its fan-in.
+    """
     prior = MatrixNormal.identity(weight).to(result_dtype(weight))
-    return _scaled(prior, share * weight.shape[-1] * torch.ones_like(prior.col.outside))
+    ones = torch.ones_like(prior.col.outside)
+    return _scaled(prior, share * (weight.shape[-1] * ones if unit is None else unit))
+
+
+def unit_of(curvature: Curvature, signal: Tensor) -> Tensor:  # (…)
+    """Return the precision at which a layer alone could make outputs as large as the targets.
+
+    ``E[tr MᵀΛM]`` over the likelihood's :meth:`~Likelihood.signal`, which is in the units of the
+    layer's inputs and outputs: so is what is measured by it. It is the fan-in for unit inputs and
+    targets at a last layer, and that is taken, too, where the outputs do not depend on the layer.
+    """
+    energy = _trace(curvature.inputs) * _trace(curvature.outputs)
+    unit = energy / _trailing(signal, energy.ndim)
+    known = (unit > 0) & unit.isfinite()
+    return torch.where(known, unit, curvature.inputs.shape[-1]).clamp(*_UNITS)
+
+
+def _trace(F: Tensor) -> Tensor:
+    return F.square().sum((-2, -1)) if is_factor(F) else F.diagonal(dim1=-2, dim2=-1).sum(-1)
 
 
 def natural(weight: Tensor, prior: MatrixNormal) -> MatrixNormal:
@@ -163,6 +191,7 @@ def refit(
     posterior: Posterior,
     gamma: Tensor,  # (…)
     likelihood: Likelihood,
+    unit: Tensor,  # (…)
     normalised: bool = False,
     constants: Constants = DEFAULTS,
 ) -> MatrixNormal:
@@ -170,15 +199,16 @@ def refit(
 
     Shapes are ``Σ ∝ (1 − ρ)·I + ρ·E/mean(diag E)``, ρ being the likelihood's shape strength. The
     scale s is MacKay's, for which the penalty ``s·tr(Ω̄rŴΩ̄cŴᵀ)`` equals γ, approached as
-    :func:`towards` says. A layer that normalisation follows gets the smallest scale.
+    :func:`towards` says, within bounds in the layer's unit. A layer that normalisation follows
+    gets the smallest scale.
     """
     W, dtype = weight.double(), result_dtype(weight)
     row, col = second_moments(weight, prior, posterior, constants.rank)
     rho_row, rho_col = (likelihood.shape_strength(gamma, k, constants) for k in W.shape[-2:])
     shape = MatrixNormal(fitted(row, rho_row), fitted(col, rho_col))
-    low, high = (W.shape[-1] * bound for bound in constants.scales)
+    low, high = (unit * bound for bound in constants.scales)
     if normalised:
-        return _scaled(shape, torch.full_like(gamma, low)).to(dtype)
+        return _scaled(shape, low.expand_as(gamma)).to(dtype)
     wanted = (gamma / shape.penalty(W).clamp(min=1e-300)).clamp(low, high)
     return _scaled(shape, towards(scale(prior), wanted, constants.step)).to(dtype)
 
@@ -294,11 +324,11 @@ def update_priors(
     # network's, since it takes all outputs to be alike.
     paid = network_price(kernel, stiffness, directions, n)
     paid = (paid / _total(map(price, found.values()), axes)).clamp(max=1)
-    layers = {}
+    signal, layers = likelihood.signal(outputs, targets, noise), {}
     for name, W in weights.items():
-        old, now = priors[name], found[name]
+        old, now, unit = priors[name], found[name], unit_of(curvatures[name], signal)
         gamma = now.determined * _trailing(share, now.determined.ndim)
-        prior = refit(W, old, now, gamma, likelihood, name in normalised, constants)
+        prior = refit(W, old, now, gamma, likelihood, unit, name in normalised, constants)
         of_evidence = log_evidence(W, old, now, _trailing(paid, gamma.ndim))
         layers[name] = Layer(prior, gamma, of_evidence)
     softened = stiffness / likelihood.dispersion(noise).unsqueeze(-1)

@@ -18,7 +18,7 @@ from adareg.core.evidence import constants as usual
 from adareg.core.evidence.constants import Constants
 from adareg.core.evidence.curvature import Curvature, rank_of
 from adareg.core.evidence.likelihood import Likelihood, as_likelihood
-from adareg.core.evidence.update import Update, scale, start, update_priors
+from adareg.core.evidence.update import Update, scale, start, unit_of, update_priors
 from adareg.core.linalg import NonFiniteError, is_sharded
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
@@ -155,10 +155,19 @@ class EvidenceReg(Regularizer):
         inputs, targets = sample(inputs, targets, most, generator, self.constants.samples)
         inputs = each(inputs, lambda x: x.to(device))
         directions = _Directions(self, targets, generator)
-        seen = tracing.collect(model, layers, priors, inputs, directions, generator, self.constants)
+        seen = tracing.collect(
+            model,
+            layers,
+            priors,
+            inputs,
+            directions,
+            generator,
+            self.constants,
+            None if self.updates else directions.begin,
+        )
         solved = update_priors(
             weights,
-            priors,
+            seen.priors,
             seen.curvatures,
             seen.kernel,
             seen.outputs,
@@ -387,8 +396,10 @@ class EvidenceReg(Regularizer):
         if self.waiting and self.updates == self.constants.patience:
             warnings.warn(
                 f"after {self.updates} updates the network predicts no better than one answer for "
-                f"all samples, and the penalty is still off: does it learn, and are targets and "
-                f"likelihood={self.likelihood.name!r} those of the loss?",
+                f"all samples, and the penalty is still off: does it learn, are inputs and "
+                f"numeric targets standardised (an optimizer's steps are in the units of its "
+                f"weights), and are targets and likelihood={self.likelihood.name!r} those of the "
+                f"loss?",
                 stacklevel=2,
             )
 
@@ -409,7 +420,7 @@ class _Directions:
         self, reg: EvidenceReg, targets: Tensor | None, generator: torch.Generator
     ) -> None:
         self._reg, self.targets, self._generator = reg, targets, generator
-        self.noise = torch.ones(())
+        self.noise = self._signal = torch.ones(())
 
     def __call__(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         reg, likelihood = self._reg, self._reg.likelihood
@@ -419,8 +430,14 @@ class _Directions:
         if noise is None:
             noise = likelihood.initial_noise(self.targets, reg.constants)
         self.noise = noise.to(outputs.device)
+        self._signal = likelihood.signal(outputs, self.targets, self.noise)
         more = (self.noise, reg.constants.draws, self._generator)
         return likelihood.directions(outputs, *more), likelihood.shared_directions(outputs, *more)
+
+    def begin(self, weight: Tensor, curvature: Curvature) -> MatrixNormal:
+        """Return the prior of a layer at the first update, in the units of the data."""
+        unit = unit_of(curvature, self._signal.to(curvature.inputs.device))
+        return start(weight, self._reg.constants.start, unit)
 
 
 def check_loss_scale(loss_scale: float) -> float:

@@ -38,6 +38,7 @@ class Collected(NamedTuple):
     """Curvature, kernel and outputs of a batch."""
 
     curvatures: dict[str, Curvature]
+    priors: dict[str, MatrixNormal]  # what the kernel is of
     kernel: Tensor  # (m, m), summed over layers
     outputs: Tensor  # (m, K)
     normalised: set[str]
@@ -83,12 +84,13 @@ def collect(
     directions: Callable[[Tensor], tuple[Tensor, Tensor]],  # (m, K) -> (draws, m, K) twice
     generator: torch.Generator,
     constants: Constants,
+    begin: Callable[[Tensor, Curvature], MatrixNormal] | None = None,
 ) -> Collected:
     """Return the curvature of one sample at every layer, and the kernel of the samples.
 
     Of the directions the first give curvatures, the others the kernel; see
     :meth:`adareg.Likelihood.directions`. The model runs in evaluation mode; it and its gradients
-    are left as they were.
+    are left as they were. With ``begin`` that makes each layer's prior.
     """
     model = getattr(model, "_orig_mod", model)
     with _undisturbed(model):
@@ -98,26 +100,28 @@ def collect(
         if not outputs.isfinite().all():
             raise NonFiniteError("the model's outputs are not finite")
         own, shared = directions(outputs.detach().double())
-        v, unit = _scaled(torch.cat([own, shared]), outputs.dtype)
+        v, power = _scaled(torch.cat([own, shared]), outputs.dtype)
         recorder.leave_out_unlike(outputs)
         recorder.differentiate(outputs, v)
         sketch, first = _sketch(len(own), len(shared), v, generator, constants.sketch)
-        curvatures, kernels = {}, []
+        curvatures, used, kernels = {}, {}, []
         for name, layer in layers.items():
-            with torch.no_grad():
-                prior = priors[name]
-                if name in recorder.normalised:
-                    prior = natural(layer.matrix, prior)
+            a, rows, split = None, None, len(own)
             if (found := recorder.linear(layer)) is not None:
-                curvatures[name], part = _read(*found, len(own), prior, unit, constants)
+                a, rows = found
             else:
-                rows = recorder.matrices(layer, model, inputs, v, sketch)
-                curvatures[name], part = _read(None, rows, first, prior, unit, constants)
-            kernels.append(part)
-            if not all(x.isfinite().all() for x in (*curvatures[name], part)):
+                rows, split = recorder.matrices(layer, model, inputs, v, sketch), first
+            with torch.no_grad():
+                rows, matrix = power * rows.double(), layer.matrix.detach()
+                curvatures[name] = of_layer = _curvature(a, rows[:split], constants.rank)
+                used[name] = prior = begin(matrix, of_layer) if begin else priors[name]
+                if name in recorder.normalised:
+                    prior = natural(matrix, prior)
+                kernels.append(part := _kernel(a, rows[split:], prior))
+            if not all(x.isfinite().all() for x in (*of_layer, part)):
                 raise NonFiniteError(f"{name}: the gradients of the model's outputs overflow")
     kernel = torch.stack([part.to(outputs.device) for part in kernels]).sum(0)
-    return Collected(curvatures, kernel, outputs.detach(), recorder.normalised)
+    return Collected(curvatures, used, kernel, outputs.detach(), recorder.normalised)
 
 
 def _sketch(
@@ -147,22 +151,19 @@ def _scaled(directions: Tensor, dtype: torch.dtype) -> tuple[Tensor, float]:
     return (directions / size).to(dtype), size
 
 
-@torch.no_grad()
-def _read(
-    a: Tensor | None,
-    rows: Tensor,
-    own: int,
-    prior: MatrixNormal,
-    size: float,
-    constants: Constants,
-) -> tuple[Curvature, Tensor]:
-    """Return a layer's curvature from the first rows, its kernel from the others."""
-    first, others, rank = size * rows[:own].double(), size * rows[own:].double(), constants.rank
+def _curvature(a: Tensor | None, rows: Tensor, rank: int) -> Curvature:
+    """Return a layer's curvature from inputs and gradients, or from rows that are matrices."""
     if a is not None:
-        return core.curvature(a, first, rank), core.kernel(a, others, prior)
-    kernel = core.matrix_kernel(_groups_first(others), prior)
-    kernel = kernel.reshape(-1, *kernel.shape[-2:]).sum(0)
-    return core.matrix_curvature(_groups_first(first), rank), kernel
+        return core.curvature(a, rows, rank)
+    return core.matrix_curvature(_groups_first(rows), rank)
+
+
+def _kernel(a: Tensor | None, rows: Tensor, prior: MatrixNormal) -> Tensor:
+    """Return a layer's part of the kernel, from the same."""
+    if a is not None:
+        return core.kernel(a, rows, prior)
+    kernel = core.matrix_kernel(_groups_first(rows), prior)
+    return kernel.reshape(-1, *kernel.shape[-2:]).sum(0)
 
 
 def _groups_first(rows: Tensor) -> Tensor:  # (draws, m, …, p, d) -> (…, draws, m, p, d)

@@ -151,6 +151,14 @@ class Likelihood(ABC):
         count = trace.square() / gram.square().sum((0, 1)).clamp(min=1e-24)
         return trace / count, count
 
+    def signal(self, outputs: Tensor, targets: Tensor | None, noise: Tensor) -> Tensor:  # (…)
+        """Return how much there is to say of a sample, ``E[oᵀΛo]`` of outputs o that say it.
+
+        Layers' scales are measured by it. By default outputs are of size one, as logits are.
+        """
+        mean, count = self.effective_curvature(outputs, noise)
+        return (mean * count).mean(-1)
+
     # What is learned, and from what
 
     def unlearned(self, targets: Tensor) -> Tensor:  # (…)

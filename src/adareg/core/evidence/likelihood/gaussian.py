@@ -14,6 +14,9 @@ from adareg.core.evidence.likelihood.base import Likelihood
 from adareg.core.evidence.likelihood.directions import at_each, identity, random_signs
 from adareg.core.linalg import NonFiniteError
 
+#: What varies by less than this share of its size is rounding.
+_ROUNDING = 1e-12
+
 
 @dataclass(frozen=True)
 class Gaussian(Likelihood):
@@ -75,6 +78,15 @@ class Gaussian(Likelihood):
         """Return one, in K directions: they are whitened."""
         ones = torch.ones_like(outputs[..., 0])
         return ones, outputs.shape[-1] * ones
+
+    def signal(self, outputs: Tensor, targets: Tensor | None, noise: Tensor) -> Tensor:
+        """Return the targets' variance, whitened; zero where they are all the same."""
+        assert targets is not None, "needs_targets"
+        y = targets.double()
+        varied = y - y.mean(-2, keepdim=True)
+        rounding = _ROUNDING * y.abs().amax(-2, keepdim=True)
+        varied = torch.where(varied.abs() > rounding, varied, 0.0)
+        return self.whiten(varied, noise).square().sum(-1).mean(-1)
 
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return ``‖y − o‖²``."""
