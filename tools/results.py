@@ -13,8 +13,7 @@ from pathlib import Path
 from adareg.lab.contest.figure import draw
 from adareg.lab.contest.judge import shown
 from adareg.lab.contest.results import Results
-from adareg.lab.judge.claims import Records, judge, smalldata
-from adareg.lab.judge.claims.show import as_markdown, criteria_as_markdown, measured_as_markdown
+from adareg.lab.judge.claims import Records, judge, markdown, smalldata
 from adareg.lab.report import build, figure
 from adareg.lab.report.origin import summary
 from adareg.lab.run.records import Record, Store
@@ -28,13 +27,14 @@ writes `results/report.html`, with every other figure, again from `results/recor
 MEASURED = """\
 # What the paper claims, and what we measured
 
-Made from `records` by `make results`, as is the page with every figure, `report.html`. Intervals
+`make results` writes this page and `report.html`, which has every figure, from `records`. Intervals
 are 95 % intervals of a paired bootstrap over seeds; with three or four seeds, Student's.
 
-The general rule: the answer of a comparison is no when its whole interval lies below the smallest
-effect that counts, otherwise yes when it lies on the claimed side of zero, otherwise open. A claim
-is reproduced when at least 90 % of its answers are yes, not reproduced when at most 10 % are,
-partly in between; there is not enough data when more than half are open.
+The general rule: a comparison answers no when its whole interval lies below the smallest effect
+that counts, otherwise yes when it lies on the claimed side of zero; otherwise the answer is
+unclear. A claim is reproduced when at least 90 % of its answers are yes, not reproduced when at
+most 10 % are, and partly in between. There is not enough data when more than half are unclear.
+Where a sentence of the paper says two things, each has a verdict of its own.
 """
 SECTION = re.compile(
     r"(<!-- from tools/results\.py: ([a-z ]+) -->\n).*?(<!-- to here -->\n)", re.DOTALL
@@ -46,14 +46,14 @@ def sections() -> dict[str, str]:
     store = Store(RECORDS)
     records = Records.of(store)
     return {
-        "claims": f"{_origin(list(store.read()))}\n{as_markdown(judge(records))}",
-        "small data": criteria_as_markdown(smalldata.judge(records)),
+        "claims": f"{_origin(list(store.read()))}\n{markdown.at_a_glance(judge(records))}",
+        "small data": markdown.criteria(smalldata.judge(records)),
     }
 
 
 def measured() -> str:
     """``results/README.md``: every claim with what was measured."""
-    return f"{MEASURED}\n{measured_as_markdown(judge(Records.of(Store(RECORDS))))}"
+    return f"{MEASURED}\n{markdown.in_full(judge(Records.of(Store(RECORDS))))}"
 
 
 def _origin(records: list[Record]) -> str:

@@ -17,8 +17,7 @@ from adareg.lab.contest.judge import shown
 from adareg.lab.contest.results import Results
 from adareg.lab.contest.suites import CELLS
 from adareg.lab.experiments.smalldata import DEVELOPMENT
-from adareg.lab.judge.claims import Records
-from adareg.lab.judge.claims.show import criteria_as_markdown
+from adareg.lab.judge.claims import Records, markdown
 from adareg.lab.judge.claims.smalldata import judge
 from adareg.lab.judge.study import Study
 from adareg.lab.report import style
@@ -48,7 +47,7 @@ def tables(records: Path, by_accuracy: Path, linear: Path) -> str:
     free = every[~every["data"].isin(DEVELOPMENT)]
     lines = [
         *_origin(found, rows),
-        criteria_as_markdown(judge(Records.of(Store(records)))),
+        markdown.criteria(judge(Records.of(Store(records)))),
         *_ranks(every, "Average ranks over data sets, 1 the best:"),
         *_ranks(
             free,

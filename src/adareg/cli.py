@@ -299,31 +299,41 @@ def claims(
     out: Annotated[Path, typer.Argument(metavar="RUNS", help="folder of the records")] = Path(
         "runs"
     ),
-    to: Annotated[Path | None, typer.Option("--json", help="write the verdicts here too")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="CLAIM", help="keys of claims to print in full")
+    ] = None,
+    long: Annotated[bool, typer.Option("--long", help="print every claim in full")] = False,
+    to: Annotated[Path | None, typer.Option("--json", help="write all verdicts here too")] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="exit with 1 unless every claim is reproduced")
     ] = False,
 ) -> None:
-    """Judge the paper's claims, and the small-data benchmark, from what has been recorded.
+    """Judge the paper's claims, and the small-data benchmark, from the records.
 
-    Any verdict is a result: the exit code is 0 whatever they are, unless --strict asks otherwise.
-    It is 1 when there are no records, or a file cannot be read; such files are named, and the
-    claims are judged from the others.
+    The exit code is 0 whatever the verdicts are, unless --strict asks otherwise. It is 1 when
+    there are no records, or when a file cannot be read: the command names such files, and judges
+    the claims from the others.
     """
     with _records(out) as (store, unreadable):
         from adareg.lab.atomic import write_atomically
         from adareg.lab.judge.claims import Records, judge, show, smalldata
         from adareg.lab.run.records import NoRecordsError
 
+        show.check(names or [])
         records = Records.of(store)
         unreadable += records.unreadable
         if not records.benchmarks and not any(store.read(unreadable=[])):
             raise NoRecordsError(out)
         judgements, asked = judge(records), smalldata.judge(records)
-        show.table(judgements, _console())
-        show.criteria(asked, _console())
+        everything = judgements | asked
+        if names:
+            show.in_full({name: everything[name] for name in names}, _console(), effects=True)
+        elif long:
+            show.in_full(everything, _console())
+        else:
+            show.summary(everything, _console())
         if to is not None:
-            write_atomically(to, show.as_json(judgements | asked).encode())
+            write_atomically(to, show.as_json(everything).encode())
         if strict and not show.all_reproduced(judgements):
             raise typer.Exit(1)
 

@@ -8,7 +8,7 @@ import pytest
 from adareg.lab.experiments import EXPERIMENTS, SCALES
 from adareg.lab.judge.claims import CLAIMS, VERDICTS, Records, judge
 from adareg.lab.run.schema import problem
-from fakes.networks import networks
+from fakes.networks import LEVELS, networks
 from fakes.worlds import BENCHMARKS, WORLDS, ahead, world
 
 
@@ -31,6 +31,7 @@ def test_what_is_true_is_reproduced_and_what_is_false_is_not(key, true, verdict)
     judgement = CLAIMS[key].judge(world(key, true))
     assert judgement.verdict == verdict, judgement.measured
     assert judgement.effects
+    assert len(judgement.reason) <= 90
     assert judgement.missing == ()
     for effect in judgement.effects:
         assert effect.low <= effect.value <= effect.high
@@ -136,7 +137,8 @@ def gain(points):
 def test_an_effect_in_the_other_direction_is_not_reproduced():
     judgement = improves(networks("mnist-generalization", gain(-1.0)))
     assert judgement.verdict == "not reproduced"
-    assert "0 of 22 settings; on average it differs by −1.00 points" in judgement.measured
+    assert "0 of 22 settings. Mean difference: −1.00 points" in judgement.measured
+    assert judgement.reason.startswith("higher in 0 of 22 settings; −1.00 points [")
 
 
 def test_an_effect_that_is_sure_but_too_small_to_count_is_not_reproduced():
@@ -152,6 +154,45 @@ def test_an_effect_at_some_sizes_is_partly_reproduced():
     judgement = improves(networks("mnist-generalization", levels))
     assert judgement.verdict == "partly"
     assert "in 10 of 22 settings" in judgement.measured
+
+
+def test_halves_of_a_sentence_have_verdicts_of_their_own():
+    """With large batches all methods lose: of AdaReg the paper is wrong, of the others right."""
+    made = networks("mnist-generalization", lambda m, c: {"accuracy": 90 - c.batch / 2048})
+    found = judge(Records(made))
+    assert found["mnist-batch-size"].verdict == "not reproduced"
+    assert "falls at 11 of 11 training sizes" in found["mnist-batch-size"].reason
+    assert found["mnist-batch-size-others"].verdict == "reproduced"
+    assert "5 of 5 lose accuracy" in found["mnist-batch-size-others"].reason
+
+
+@pytest.mark.parametrize("key", ["mnist-spectral-norm", "sarcos-stable-rank", "digits-stable-rank"])
+def test_what_weight_decay_does_changes_no_verdict_on_adareg_alone(key):
+    def levels(method, config):
+        shrunk = {"adareg": 0.9, "weight-decay": 0.8}.get(method, 1.0)
+        return {name: LEVELS[name] * shrunk for name in ("stable_rank", "spectral_norm")}
+
+    found = judge(Records(networks(WORLDS[key][0], levels)))
+    assert found[key].verdict == "reproduced"
+    assert found[f"{key}-decay"].verdict == "not reproduced"
+
+
+def test_a_last_layer_that_does_the_least_harm_gains_nothing():
+    def levels(method, config):
+        return {"accuracy": 90.0 if method in ("none", "adareg") else 89.0}
+
+    found = judge(Records(networks("mnist-layers", levels)))
+    assert found["last-layer-best"].verdict == "reproduced"
+    assert found["last-layer-gains"].verdict == "not reproduced"
+
+
+def test_seeds_that_some_settings_lack_are_what_would_settle_it():
+    made = networks("mnist-generalization", gain(0.2), noise=20.0, seeds=6)
+    few = [r for r in made if r["seed"] < 4 or r["config"]["n"] < 1000]
+    study = "adareg reproduce mnist-generalization --scale paper"
+    assert improves(made).verdict == improves(few).verdict == "not enough data"
+    assert improves(few).missing == (f"{study} --seeds 6",)
+    assert improves(made).missing == (f"{study} --seeds 12",)
 
 
 def test_a_smaller_gain_than_the_papers_is_partly_reproduced():

@@ -17,8 +17,9 @@ from fakes.worlds import WORLDS
 RECORDS = Path(__file__).parents[3] / "results/records"
 
 
-def run(*arguments):
-    return CliRunner().invoke(cli.app, ["claims", *map(str, arguments)], env={"COLUMNS": "200"})
+def run(*arguments, columns=80):
+    environment = {"COLUMNS": str(columns)}
+    return CliRunner().invoke(cli.app, ["claims", *map(str, arguments)], env=environment)
 
 
 @pytest.fixture
@@ -33,15 +34,58 @@ def store(tmp_path):
     return store
 
 
-def test_it_prints_a_table_and_writes_json(store, tmp_path):
-    path = tmp_path / "verdicts.json"
-    result = run(store.root, "--json", path)
+def test_the_list_has_what_is_recorded_two_lines_each(store):
+    result = run(store.root)
     assert result.exit_code == 0, result.output
-    assert "On our embedded digits" in result.stdout
-    assert "adareg reproduce sarcos --scale paper" in result.stdout
+    lines = [line.rstrip() for line in result.stdout.splitlines()]
+    counts = "The same on scikit-learn's digits: 1 reproduced, 4 not reproduced, 1 not enough data"
+    assert " ".join(lines[:2]) == counts
+    assert lines[2] == "✔ AdaReg improves accuracy on digits"
+    assert lines[3].startswith("  digits-generalization: higher in 4 of 4 settings; +")
+    assert not any("MNIST" in line or "evidence rule" in line for line in lines)
+    without = len(CLAIMS) + len(CRITERIA) - 5
+    assert f"{without} claims without records; --long says what to run." in lines
+
+
+@pytest.mark.skipif(not RECORDS.is_dir(), reason="the records are not in this copy")
+def test_it_fits_a_terminal_and_counts_the_papers_claims_alone():
+    lines = run(RECORDS).stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) < 3 * len(CLAIMS | CRITERIA)
+    claims = [key for key, claim in CLAIMS.items() if not claim.own]
+    heading = " ".join(lines[:2])
+    assert heading.startswith("The paper's claims: ")
+    numbers = [int(word) for word in heading.split() if word.isdigit()]
+    assert sum(numbers) == len(claims) < len(CLAIMS)
+
+
+def test_a_claim_that_is_named_is_printed_in_full(store):
+    text = " ".join(run(store.root, "digits-generalization").stdout.split())
+    assert text.startswith("✔ AdaReg improves accuracy on digits Reproduced. digits-gen")
+    assert "Paper: On MNIST" in text
+    assert "Measured: Test accuracy is higher with AdaReg than with no regularizer" in text
+    assert "Rule: Digits: AdaReg against no regularizer" in text
+    assert text.count("AdaReg − no regularizer, n = ") == 4
+    assert "stable rank" not in text
+    named = run(store.root, "prayer")
+    assert named.exit_code == 1
+    assert "no claim 'prayer'; there are: closed-form" in named.stderr
+
+
+def test_all_of_them_in_full_say_what_to_run(store):
+    text = " ".join(run(store.root, "--long").stdout.split())
+    assert all(claim.title in text for claim in (CLAIMS | CRITERIA).values())
+    assert "To find out: adareg reproduce sarcos --scale paper" in text
+    assert "adareg reproduce smalldata --scale paper" in text
+
+
+def test_it_writes_json(store, tmp_path):
+    path = tmp_path / "verdicts.json"
+    assert run(store.root, "--json", path).exit_code == 0
     content = json.loads(path.read_text())
     assert content.keys() == CLAIMS.keys() | CRITERIA.keys()
-    assert "asked for" not in result.stdout  # there are no records of that benchmark
+    assert content["digits-generalization"]["own"]
+    assert not content["mnist-improves"]["own"]
     found = content["digits-generalization"]
     assert found["verdict"] == "reproduced"
     assert found["effects"][0].keys() == {"what", "value", "low", "high", "seeds", "unit"}

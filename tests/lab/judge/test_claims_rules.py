@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from adareg.lab.judge.claims.base import Effect, all_of, both, negligible, state, verdict
+from adareg.lab.judge.claims.base import Effect, all_of, negligible, state, verdict
 from adareg.lab.judge.claims.quantities import STABLE_RANK
 from adareg.lab.judge.statistics import interval, tail_probability
 
@@ -117,9 +117,6 @@ def test_several_answers_that_must_all_hold():
     assert all_of(["yes"], 2) == "unclear"
     assert all_of(["yes", "unclear"], 2) == "unclear"
     assert all_of(["unclear", "no"], 3) == "no"
-    assert both(["partly", "partly"]) == "partly"
-    assert both(["reproduced", "not reproduced"]) == "partly"
-    assert both(["reproduced", "not enough data"]) == "not enough data"
 
 
 def test_ratios_are_in_percent():

@@ -145,7 +145,9 @@ def test_figure_5_shows_the_networks_that_its_claims_are_judged_from():
     (figure,) = (figure for figure in FIGURES if figure.key == "correlations")
     table = figure.draw(Records.of(store)).data.query("method == 'adareg'")
     table = table.astype({"row": str, "column": str}).set_index(["n", "row", "column"])["value"]
-    for effect in CLAIMS["correlation-digits"].judge(Records.of(store)).effects:
+    records = Records.of(store)
+    pairs = [CLAIMS[key].judge(records) for key in ("correlation-1-7", "correlation-1-8")]
+    for effect in (effect for judgement in pairs for effect in judgement.effects):
         i, j, n = re.findall(r"\d+", effect.what.replace(",", ""))
         assert table[int(n), i, j] == pytest.approx(effect.value), effect.what
 

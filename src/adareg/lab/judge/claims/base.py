@@ -8,7 +8,9 @@ effect that counts. With its 95 % interval turned so that up is the claimed dire
 - ``yes`` when it is not ``no`` and the whole interval lies above zero;
 - ``unclear`` otherwise.
 
-A claim holds for many settings (training sizes, batch sizes, tasks). Over their answers it is
+A sentence of the paper that says two things (of two methods, against two others, in two
+directions) is two claims: what holds of one does not soften the verdict on the other. A claim
+holds for many settings (training sizes, batch sizes, tasks). Over their answers it is
 
 - ``not enough data`` when fewer than half of the answers are ``yes`` or ``no``;
 - ``reproduced`` when at least 90 % are ``yes``;
@@ -19,7 +21,7 @@ A claim holds for many settings (training sizes, batch sizes, tasks). Over their
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -66,12 +68,14 @@ class Judgement:
 
     Args:
         verdict: one of ``VERDICTS``.
+        reason: it in a few words, for a list.
         measured: one or two sentences with numbers.
         effects: the sizes behind the verdict; the first sum up the others where there are many.
         missing: commands that would make the records that are missing.
     """
 
     verdict: str
+    reason: str
     measured: str
     effects: tuple[Effect, ...] = ()
     missing: tuple[str, ...] = ()
@@ -88,6 +92,7 @@ class Claim:
         where: the figure, table or section.
         experiments: whose records it is judged from.
         judge: records to judgement; its docstring states the rule.
+        own: whether it is tried on the package's own data instead of the paper's.
     """
 
     key: str
@@ -96,6 +101,7 @@ class Claim:
     where: str
     experiments: tuple[str, ...]
     judge: Callable[[Records], Judgement]
+    own: bool = False
 
     @property
     def rule(self) -> str:
@@ -139,14 +145,3 @@ def verdict(states: Sequence[State]) -> str:
     if share >= NEARLY_ALL:
         return REPRODUCED
     return NOT_REPRODUCED if share <= NEARLY_NONE else PARTLY
-
-
-def both(verdicts: Iterable[str]) -> str:
-    """The verdict on a claim of several parts: theirs if they agree, otherwise partly.
-
-    A part without enough data leaves the whole without.
-    """
-    found = set(verdicts)
-    if NOT_ENOUGH in found:
-        return NOT_ENOUGH
-    return found.pop() if len(found) == 1 else PARTLY

@@ -80,9 +80,11 @@ def compare(
     *,
     method: str = "adareg",
     batch: int | None = None,
-    together: bool = True,
 ) -> Judgement:
     """A method against others in every setting, by ``base``'s rules.
+
+    A setting is one answer: ``yes`` when the method is ahead of all the others, ``no`` when it is
+    not ahead of one.
 
     Args:
         records: what there is.
@@ -91,8 +93,6 @@ def compare(
         others: the methods to be ahead of.
         method: the one that is claimed to be ahead.
         batch: one batch size, or None for all.
-        together: a setting is one answer, ``yes`` when the method is ahead of all the others and
-            ``no`` when it is not of one; otherwise each comparison is an answer of its own.
     """
     methods = (method, *others)
     settings = records.settings(experiments, methods, batch=batch)
@@ -101,42 +101,65 @@ def compare(
         return lacking(records, experiments, methods)
     ahead = [row.state(quantity, others) for row in found]
     effects = [effect for row in found for effect in row.effects.values()]
-    each = [quantity.state(effect) for effect in effects]
     means = summaries(found, quantity, method, others)
     missing = incomplete(records, experiments, [row.setting for row in found], batch)
-    decided = verdict(ahead if together else each)
+    decided = verdict(ahead)
     return Judgement(
         verdict=decided,
-        measured=_sentence(found, ahead, means, quantity, method, others)
-        + f" ({about(settings, effects, methods)}).",
+        reason=_reason(found, ahead, means, quantity, others),
+        measured=f"{_counts(found, ahead, quantity, method, others)} "
+        f"{_sizes(found, means, quantity)} ({about(settings, effects, methods)}).",
         effects=(*means.values(), *effects),
         missing=more_seeds(decided, [row.setting for row in found], methods) or missing,
     )
 
 
-def _sentence(
+def _reason(
     found: Sequence[Row],
     states: Sequence[State],
     means: dict[str, Effect],
+    quantity: Quantity,
+    others: Sequence[str],
+) -> str:
+    """How often the method is ahead, and by how much of the strongest of the others."""
+    than = f" than with {_every(len(others))}" if len(others) > 1 else ""
+    text = f"{quantity.direction}{than} in {states.count('yes')} of "
+    text += several(len(found), "setting")
+    if unclear := states.count("unclear"):
+        text += f", {unclear} unclear"
+    if not means:
+        return text
+    strongest = min(means, key=lambda other: quantity.sign * means[other].value)
+    size = change(means[strongest], quantity.digits)
+    if len(means) > 1:
+        size = f"{size.partition(' [')[0]} against {label(strongest)}"
+    return f"{text}; {size}"
+
+
+def _every(count: int) -> str:
+    return "both" if count == 2 else f"all {count}"
+
+
+def _counts(
+    found: Sequence[Row],
+    states: Sequence[State],
     quantity: Quantity,
     method: str,
     others: Sequence[str],
 ) -> str:
     compared = [other for other in others if any(other in row.effects for row in found)]
-    counts = [f"than with {label(o)} in {_ahead(found, quantity, o)}" for o in compared]
-    text = f"With {label(method)} the {quantity.name} is {quantity.direction} {listing(counts)} "
-    text += f"of {several(len(found), 'setting')}"
+    counts = [f"with {label(o)} in {_ahead(found, quantity, o)}" for o in compared]
+    text = f"{quantity.name[0].upper()}{quantity.name[1:]} is {quantity.direction} with "
+    text += f"{label(method)} than {listing(counts)} of {several(len(found), 'setting')}"
     if len(compared) > 1:
-        every = "both" if len(compared) == 2 else "all of them"
-        text += f" (than with {every} in {states.count('yes')})"
-    text += undecided(states)
-    return f"{text}; {_sizes(found, means, quantity)}"
+        text += f", and than with {_every(len(compared))} in {states.count('yes')}"
+    return f"{text}{undecided(states)}."
 
 
-def undecided(states: Sequence[State], where: str = "in") -> str:
-    """Say how many settings gave no answer, as the end of a clause."""
+def undecided(states: Sequence[State]) -> str:
+    """Say how many answers are open, as the end of a clause."""
     count = states.count("unclear")
-    return f", unclear {where} {count}" if count else ""
+    return f" ({count} unclear)" if count else ""
 
 
 def _ahead(found: Sequence[Row], quantity: Quantity, other: str) -> int:
@@ -147,16 +170,16 @@ def _sizes(found: Sequence[Row], means: dict[str, Effect], quantity: Quantity) -
     """Say how large the differences are: on average, and their range if there is one method."""
     effects = [effect for row in found for effect in row.effects.values()]
     if not means:
-        return f"the differences are {span(effects, quantity.digits)}"
-    if len(means) == 1:
-        parts = [change(mean, quantity.digits) for mean in means.values()]
-    else:
-        parts = [f"{change(m, quantity.digits)} from {label(o)}" for o, m in means.items()]
+        return f"The differences are {span(effects, quantity.digits)}"
+    text = "Mean difference" if len(found) > 1 else "Difference"
     seeds, most = min(m.seeds for m in means.values()), max(effect.seeds for effect in effects)
-    over = f"over the {seeds} seeds that all settings have " if seeds < most else ""
-    text = f"{'on average ' if len(found) > 1 else ''}{over}it differs by {listing(parts)}"
-    ranged = len(means) == 1 and len(found) > 1
-    return f"{text}, between {span(effects, quantity.digits, 'and')}" if ranged else text
+    text += f" over the {seeds} seeds that all settings share" if seeds < most else ""
+    if len(means) > 1:
+        parts = [f"{change(m, quantity.digits)} against {label(o)}" for o, m in means.items()]
+        return f"{text}: {listing(parts)}"
+    (mean,) = means.values()
+    ranged = f", from {span(effects, quantity.digits)}" if len(found) > 1 else ""
+    return f"{text}: {change(mean, quantity.digits)}{ranged}"
 
 
 def versus_words(method: str, other: str) -> str:
@@ -184,29 +207,39 @@ def about(settings: Sequence[Setting], effects: Sequence[Effect], methods: Seque
     return f"{text}, {several(diverged, 'network')} diverged" if diverged else text
 
 
-def command(experiment: str, scale: str | None, seeds: int = MIN_SEEDS) -> str:
-    """Return the command that makes records: at a scale, or at the one that the claim is about."""
+def command(
+    experiment: str, scale: str | None, seeds: int = MIN_SEEDS, exactly: bool = False
+) -> str:
+    """Return the command that makes records.
+
+    Args:
+        experiment: which.
+        scale: None for the one that the claim is about.
+        seeds: how many are needed.
+        exactly: name that number also where the experiment has more.
+    """
     scale = scale or ("small" if experiment.startswith("digits") else "paper")
     text = f"adareg reproduce {experiment} --scale {scale}"
-    known = EXPERIMENTS.get(experiment)
-    enough = known is not None and known.seeds[scale] >= seeds
-    return text if enough else f"{text} --seeds {seeds}"
+    planned = EXPERIMENTS[experiment].seeds[scale]
+    named = planned < seeds or (exactly and planned > seeds)
+    return f"{text} --seeds {seeds}" if named else text
 
 
 def lacking(records: Records, experiments: Sequence[str], methods: Sequence[str]) -> Judgement:
     """No setting has enough seeds of the methods to compare."""
     scale = records.scale(*experiments)
-    first = experiments[0]
-    if scale is None:
-        text = f"No records of {first}."
-    else:
+    text = f"no records of {experiments[0]}"
+    if scale is not None:
+        share = "share" if len(methods) > 1 else "has"
         names = listing([label(method) for method in methods])
-        text = (
-            f"No setting has {MIN_SEEDS} seeds that {names} share ({scale} scale)."
-            if len(methods) > 1
-            else f"No setting has {MIN_SEEDS} seeds of {names} ({scale} scale)."
-        )
-    return Judgement(verdict=NOT_ENOUGH, measured=text, missing=(command(first, scale),))
+        text = f"no setting has {MIN_SEEDS} seeds that {names} {share}, at {scale} scale"
+    return unknown(text, command(experiments[0], scale))
+
+
+def unknown(reason: str, *commands: str) -> Judgement:
+    """No verdict for want of records; the commands make them."""
+    text = f"{reason[0].upper()}{reason[1:]}."
+    return Judgement(verdict=NOT_ENOUGH, reason=reason, measured=text, missing=commands)
 
 
 def incomplete(
@@ -229,8 +262,13 @@ def incomplete(
 def more_seeds(
     verdict: str, settings: Sequence[Setting], methods: Sequence[str]
 ) -> tuple[str, ...]:
-    """The command for twice the seeds, if those there are do not tell."""
+    """The command for more seeds, if those there are do not tell.
+
+    As many everywhere as the best setting has; twice as many if all have the same.
+    """
     if verdict != NOT_ENOUGH:
         return ()
-    most = max(setting.seeds(methods) for setting in settings)
-    return (command(settings[0].experiment, settings[0].scale, 2 * max(most, MIN_SEEDS)),)
+    counts = [setting.seeds(methods) for setting in settings]
+    most = max(*counts, MIN_SEEDS)
+    wanted = most if min(counts) < most else 2 * most
+    return (command(settings[0].experiment, settings[0].scale, wanted, exactly=True),)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby, pairwise
 from typing import Any
 
+from adareg.lab.judge.claims import comparison
 from adareg.lab.judge.claims.base import NOT_ENOUGH, Claim, Effect, Judgement, State, verdict
 from adareg.lab.judge.claims.phrases import listing, number, several
 from adareg.lab.judge.selection import Records
@@ -33,6 +34,7 @@ def closed_form(records: Records) -> Judgement:
     worst = max(effect.value for effect in effects)
     return Judgement(
         verdict=verdict(states),
+        reason=f"relative error of at most {worst:.0e} in {several(len(effects), 'shape')}",
         measured="Both precisions come from one decomposition, without iterations; for float32 "
         f"weights they agree with the dense solution in float64 to {AGREE:.0e} for "
         f"{states.count('yes')} of {several(len(effects), 'measured shape')}, at worst to "
@@ -66,11 +68,13 @@ def subquadratic(records: Records) -> Judgement:
     states = [_side(effect) for effect in dense]
     decided = verdict(states)
     parts = [f"{number(e.value, 1)} ({e.what.split(', ', 1)[1]})" for e in dense]
-    fast = f" Ours grows with at most {number(max(e.value for e in ours), 1)}." if ours else ""
+    most = number(max(e.value for e in ours), 1) if ours else ""
+    fast = f" The power of our update is at most {most}." if ours else ""
     return Judgement(
         verdict=decided,
-        measured=f"Time of the paper's dense update grows with the number of weights to the power "
-        f"of {listing(parts)}.{fast}",
+        reason=f"exponents {listing([number(e.value, 1) for e in dense])}",
+        measured=f"The time of the paper's dense update grows as a power of the number of weights: "
+        f"{listing(parts)}.{fast}",
         effects=(*dense, *ours),
         missing=(COMMAND,) if decided == NOT_ENOUGH else (),
     )
@@ -123,8 +127,8 @@ def _updates(records: Records) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _without() -> Judgement:
-    text = "No benchmark records in bench/, inside the folder of records or beside it."
-    return Judgement(verdict=NOT_ENOUGH, measured=text, missing=(COMMAND,))
+    text = "no benchmark records in bench/, inside the folder of records or beside it"
+    return comparison.unknown(text, COMMAND)
 
 
 COST = [

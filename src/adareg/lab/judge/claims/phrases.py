@@ -38,10 +38,10 @@ def change(effect: Effect, digits: int = 2) -> str:
     return f"{signed(effect.value, digits)} {effect.unit}".rstrip() + f" [{low}, {high}]"
 
 
-def span(effects: Sequence[Effect], digits: int = 2, to: str = "to") -> str:
+def span(effects: Sequence[Effect], digits: int = 2) -> str:
     """Write the range of several differences."""
     low, high = (signed(pick(e.value for e in effects), digits) for pick in (min, max))
-    return f"{low} {to} {high} {effects[0].unit}".rstrip()
+    return f"{low} to {high} {effects[0].unit}".rstrip()
 
 
 def listing(parts: Sequence[str], last: str = "and") -> str:
@@ -55,10 +55,15 @@ def listing(parts: Sequence[str], last: str = "and") -> str:
 
 
 def label(method: str) -> str:
-    """Return a method's name for readers."""
+    """Return a method's name, to stand in a sentence.
+
+    >>> label("none"), label("adareg-fc")
+    ('no regularizer', 'AdaReg (fully connected)')
+    """
     if method == "none":
         return "no regularizer"
-    return METHODS[method].label if method in METHODS else method
+    name, _, where = (METHODS[method].label if method in METHODS else method).partition(", ")
+    return f"{name} ({where})" if where else name
 
 
 def several(count: int, noun: str) -> str:

@@ -1,0 +1,60 @@
+"""The verdicts as Markdown, for README and ``results``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from adareg.lab.judge.claims import CLAIMS
+from adareg.lab.judge.claims.base import VERDICTS, Judgement
+from adareg.lab.judge.claims.show import SYMBOLS, remedy
+from adareg.lab.judge.claims.smalldata import CRITERIA
+
+
+def at_a_glance(judgements: Mapping[str, Judgement]) -> str:
+    """A table of the paper's claims by verdict, and a sentence about those on our own data."""
+    lines = ["| verdict | claims |", "|---|---|"]
+    for verdict, keys in by_verdict(judgements, own=False).items():
+        titles = "<br>".join(f"{CLAIMS[key].title} ({CLAIMS[key].where})" for key in keys)
+        lines.append(f"| {SYMBOLS[verdict]} **{verdict}** ({len(keys)}) | {titles} |")
+    parts = [
+        f"{len(keys)} {verdict} ({', '.join(CLAIMS[key].title for key in keys)})"
+        for verdict, keys in by_verdict(judgements, own=True).items()
+    ]
+    own = f"Counted apart, the same on scikit-learn's digits: {'; '.join(parts)}."
+    return "\n".join([*lines, "", own, ""])
+
+
+def by_verdict(judgements: Mapping[str, Judgement], *, own: bool) -> dict[str, list[str]]:
+    """The keys of the paper's claims, or of those on our own data, by verdict, where there are."""
+    keys = [key for key in judgements if CLAIMS[key].own == own]
+    found = {v: [key for key in keys if judgements[key].verdict == v] for v in VERDICTS}
+    return {verdict: keys for verdict, keys in found.items() if keys}
+
+
+def in_full(judgements: Mapping[str, Judgement]) -> str:
+    """Every claim: what the paper says, what was measured, the verdict and its rule."""
+    return "\n".join(_whole(key, judgement) for key, judgement in judgements.items())
+
+
+def _whole(key: str, judgement: Judgement) -> str:
+    claim = CLAIMS[key]
+    lines = [
+        f"## {SYMBOLS[judgement.verdict]} {claim.title}",
+        "",
+        f"**{judgement.verdict.capitalize()}** ({claim.where}): {judgement.reason}.",
+        "",
+        f"- The paper: {claim.paper}",
+        f"- We measured: {judgement.measured}",
+        f"- The rule: {claim.rule}",
+        *(f"- {remedy(judgement)} `{command}`" for command in judgement.missing),
+    ]
+    return "\n".join([*lines, ""])
+
+
+def criteria(judgements: Mapping[str, Judgement]) -> str:
+    """A table of what was asked of the small-data benchmark, with its verdicts."""
+    rows = [
+        f"| {CRITERIA[key].paper} | **{judgement.verdict}** | {judgement.measured} |"
+        for key, judgement in judgements.items()
+    ]
+    return "\n".join(["| asked for | verdict | measured |", "|---|---|---|", *rows, ""])
