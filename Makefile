@@ -6,9 +6,8 @@ BIN := .venv/bin
 .PHONY: demo test test-rest test-all test-numbers lint types docs results check clean
 
 # All methods on embedded data, the claims that apply to it, and the page that shows it.
-# One thread unless you say otherwise: networks are so small that threads wait for each other.
 demo: .venv/installed
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/adareg reproduce digits digits-completion --scale small --out runs/demo
+	$(BIN)/adareg reproduce digits digits-completion --scale small --out runs/demo
 	$(BIN)/adareg claims runs/demo
 	$(BIN)/adareg report runs/demo --out runs/demo/report.html
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -19,6 +20,7 @@ from sklearn.utils.validation import (  # type: ignore[import-untyped]
 )
 from torch import nn
 
+from adareg._threads import SMALL_STEP, one_thread
 from adareg.core.linalg import NonFiniteError
 from adareg.core.metrics import correlation, stable_rank
 from adareg.nn.adareg import AdaReg
@@ -128,8 +130,16 @@ class BaseAdaReg(Parameters, BaseEstimator):  # type: ignore[misc]
                 f"a network of {layer_units(self.model_)} units cannot go on as one of {units}; "
                 f"fit a new one, with warm_start=False"
             )
-        self._train(X.astype(self._dtype, copy=False), Y, weight, random, incremental)
+        with one_thread(self._is_small(X.shape[0], units)):
+            self._train(X.astype(self._dtype, copy=False), Y, weight, random, incremental)
         return self
+
+    def _is_small(self, n_samples: int, units: list[int]) -> bool:
+        """Return if one thread is enough for a step."""
+        whole = self.solver == "lbfgs"
+        batch = 200 if self.batch_size == "auto" else int(self.batch_size)
+        weights = sum(a * b for a, b in pairwise(units))
+        return (n_samples if whole else min(batch, n_samples)) * weights < SMALL_STEP
 
     def _train(
         self,

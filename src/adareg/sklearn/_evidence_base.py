@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -19,9 +16,9 @@ from sklearn.utils.validation import (  # type: ignore[import-untyped]
     check_is_fitted,
     validate_data,
 )
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from adareg._optional import load
+from adareg._threads import one_thread
 from adareg.core.evidence.learn import Learned, State, Table, learn
 from adareg.core.evidence.perceptron import Perceptron
 from adareg.core.evidence.tabular import TableLikelihood
@@ -154,7 +151,7 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
         size = Perceptron(table.X.shape[1], self._outputs(table.Y), self._hidden()).size
         small = len(table.X) * size * min(size, len(table.X)) < _SMALL
         shown = progress_bar(bool(self.verbose), steps, "log evidence")
-        with _one_thread(small), shown as progress:
+        with one_thread(small), shown as progress:
             firsts = [
                 self._learn_one(table, hidden, 0, seeds[0], starts[0], progress) for hidden in sizes
             ]
@@ -342,45 +339,6 @@ def _correlations(
         rows = rows / rows.norm(dim=1, keepdim=True)
         found.append((rows @ rows.T).cpu().numpy())
     return np.stack(found)
-
-
-class _OneThread:
-    """One thread of torch and BLAS while small tables are learned, then the user's number again.
-
-    Several fits at once, in threads, are counted: the first sets it, and the last sets it back.
-    """
-
-    def __init__(self) -> None:
-        self._lock, self._users, self._before = threading.Lock(), 0, 1
-        self._limits: Any = None
-
-    @contextmanager
-    def __call__(self, limited: bool) -> Iterator[None]:
-        if not limited:
-            yield
-            return
-        self._enter()
-        try:
-            yield
-        finally:
-            self._leave()
-
-    def _enter(self) -> None:
-        with self._lock:
-            self._users += 1
-            if self._users == 1:
-                self._before, self._limits = torch.get_num_threads(), threadpool_limits(1)
-            torch.set_num_threads(1)
-
-    def _leave(self) -> None:
-        with self._lock:
-            self._users -= 1
-            if not self._users:
-                self._limits.restore_original_limits()
-                torch.set_num_threads(self._before)
-
-
-_one_thread = _OneThread()
 
 
 def _names(y: Any) -> list[Any] | None:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from adareg._threads import SMALL_STEP, one_thread
 from adareg.core.metrics import correlation, spectral_norm, stable_rank
 from adareg.lab.data import Dataset
 from adareg.lab.run import costs, tuning
@@ -65,7 +66,7 @@ def run(
     """
     check(config, source, replicas)
     outcomes: list[Outcome] = []
-    with products(config.precision) as dtype:
+    with one_thread(_is_small(config, replicas)), products(config.precision) as dtype:
         data = Data(source, config, device, dtype)
         choices = _tune(config, replicas, data, progress) if config.trials else {}
         train = partial(_train, config, data, choices)
@@ -74,6 +75,13 @@ def run(
     if config.trials:
         _add_costs(config, outcomes, source, device)
     return outcomes
+
+
+def _is_small(config: Config, replicas: Sequence[Replica]) -> bool:
+    """Return if one thread is enough for a step of the largest stack."""
+    trained = [*replicas, *(tuning.trials(config, replicas) if config.trials else [])]
+    samples = max(map(len, stacks(trained))) * min(config.batch, config.n)
+    return samples * ARCHITECTURES[config.data].multiply_adds < SMALL_STEP
 
 
 def _tune(

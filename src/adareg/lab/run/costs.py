@@ -19,6 +19,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from adareg._threads import SMALL_STEP, one_thread
 from adareg.lab import data
 from adareg.lab.data import Dataset
 from adareg.lab.run.records import Record, Store
@@ -48,7 +49,8 @@ def measure(
     """
     where = workshop_of(ARCHITECTURES[config.data], device)
     names = list(dict.fromkeys(["none", *methods]))
-    with products(config.precision) as dtype:
+    step = min(config.batch, config.n) * ARCHITECTURES[config.data].multiply_adds
+    with one_thread(step < SMALL_STEP), products(config.precision) as dtype:
         x = source.x_train.to(where, dtype)
         y = source.y_train.to(where, dtype if source.task == "regression" else None)
         taken = dict(zip(names, seconds([Replica(m, 0) for m in names], config, x, y), strict=True))
