@@ -11,7 +11,6 @@ from pathlib import Path
 from unittest.mock import MagicMock
 from xml.etree import ElementTree
 
-import click
 import pytest
 import torch
 import transformers
@@ -134,10 +133,17 @@ def test_commands_that_are_named_exist(page):
 def assert_is_command(words):
     command = typer.main.get_command(app)
     for word in words:
-        if not isinstance(command, click.Group):
-            return
+        if not hasattr(command, "commands") or command.name == "reproduce":
+            return  # what follows are names of experiments, or other arguments
         assert word in command.commands, f"adareg {' '.join(words)}"
         command = command.commands[word]
+
+
+def test_a_command_that_does_not_exist_is_noticed():
+    with pytest.raises(AssertionError, match="adareg pray"):
+        assert_is_command(["pray"])
+    with pytest.raises(AssertionError, match="adareg data pray"):
+        assert_is_command(["data", "pray"])
 
 
 def test_readmes_costs_are_those_of_the_records():

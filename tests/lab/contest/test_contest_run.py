@@ -200,8 +200,8 @@ def test_the_command_records_and_goes_on(tmp_path):
         (["--scale", "large"], "--scale 'large': expected one of smoke, small, paper"),
         (["--methods", "nobody"], "no method nobody"),
         (["--only", "nothing"], "--only nothing: no such suite or table"),
-        (["--seeds", "2"], "2: not with tables"),
-        (["digits"], "tables is run by itself"),
+        (["--seeds", "2"], "No such option: --seeds"),
+        (["digits"], "unexpected extra argument"),
     ],
 )
 def test_wrong_requests_are_refused_in_a_line(tmp_path, arguments, message):
@@ -210,10 +210,31 @@ def test_wrong_requests_are_refused_in_a_line(tmp_path, arguments, message):
     assert message in " ".join(result.stderr.replace("│", " ").split())
 
 
-def test_options_of_the_contest_are_refused_elsewhere(tmp_path):
-    result = CliRunner().invoke(app, ["reproduce", "digits", "--jobs", "2"])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["digits", "--jobs", "2"], "No such option: --jobs"),
+        (["digits", "tables"], "tables runs by itself: adareg reproduce tables [OPTIONS]"),
+        (["--scale", "smoke", "tables"], "tables runs by itself"),
+    ],
+)
+def test_the_contest_is_a_command_of_its_own(arguments, message):
+    result = CliRunner().invoke(app, ["reproduce", *arguments], env={"COLUMNS": "120"})
     assert result.exit_code == 2
-    assert "only with tables" in result.stderr
+    assert message in result.stderr
+
+
+def test_both_commands_say_their_own_options():
+    networks, tables = (
+        CliRunner().invoke(app, ["reproduce", *arguments]).stdout
+        for arguments in (["--help"], ["tables", "--help"])
+    )
+    for option in ("--seeds", "--engine"):
+        assert option in networks
+        assert option not in tables
+    for option in ("--only", "--again", "--jobs", "--minutes"):
+        assert option in tables
+        assert option not in networks
 
 
 def test_missing_data_are_one_line(tmp_path):

@@ -31,7 +31,7 @@ def spoil(path, **change):
 
 DONE = {
     "runs": "digits-completion  smoke",
-    "claims": "adareg reproduce digits-completion",
+    "claims": "claims without records; --long says what to run",
     "report": "wrote",
 }
 

@@ -290,6 +290,18 @@ def test_ctrl_c_keeps_what_is_done(tmp_path, monkeypatch):
     assert len(list(tmp_path.rglob("*.jsonl"))) == 1
 
 
+def test_without_a_name_it_lists_what_there_is():
+    result = CliRunner().invoke(cli.app, ["reproduce"], env={"COLUMNS": "80"})
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    names = [line.split()[0] for line in lines if line[:1].strip()]
+    alone = [name for name in EXPERIMENTS if not name.startswith("smalldata-")]
+    assert names == [*alone, "smalldata", "tables", "adareg", "adareg"]
+    assert all(name in result.stdout for name in EXPERIMENTS)
+    assert run("--scale", "smoke").exit_code == 2  # options without a name
+
+
 def test_runs_lists_what_is_there(tmp_path):
     runner = CliRunner()
     nothing = runner.invoke(cli.app, ["runs", str(tmp_path)])

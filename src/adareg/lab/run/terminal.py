@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from adareg.lab import contest
-from adareg.lab.experiments import EXPERIMENTS, SCALES
+from adareg.lab.experiments import EXPERIMENTS, GROUPS, SCALES
 from adareg.lab.run.plan import Job
 from adareg.lab.run.records import NoRecordsError, Store
 from adareg.lab.train.networks import ARCHITECTURES
@@ -122,13 +122,23 @@ def _count(number: float) -> str:
 
 
 def experiments(console: Console) -> None:
-    """List the experiments."""
-    table = Table("experiment", "paper", "what", box=None, pad_edge=False)
+    """List the experiments, a line for each group of them."""
+    grouped = {experiment.name for group in GROUPS.values() for experiment in group}
+    table = Table.grid(padding=(0, 2))
     for name, experiment in EXPERIMENTS.items():
-        table.add_row(name, experiment.figure, experiment.what)
-    table.add_row(contest.NAME, "not in the paper", contest.WHAT)
-    console.print(table)
-    console.print(f"\nadareg reproduce NAME --scale {'|'.join(SCALES)}", highlight=False)
+        if name not in grouped:
+            table.add_row(name, f"{experiment.what} ({experiment.figure})")
+    for name, group in GROUPS.items():
+        members = ", ".join(experiment.name for experiment in group)
+        table.add_row(name, f"few samples, every method tuned (not in the paper): {members}")
+    table.add_row(contest.NAME, f"{contest.WHAT} (not in the paper)")
+    console.print(table, highlight=False)
+    for line in (
+        "",
+        f"adareg reproduce NAME --scale {'|'.join(SCALES)}",
+        f"adareg reproduce {contest.NAME} --help: options of its own",
+    ):
+        say(console, line)
 
 
 def runs(store: Store, console: Console, unreadable: list[str]) -> None:

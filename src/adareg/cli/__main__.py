@@ -1,0 +1,5 @@
+"""``python -m adareg.cli``."""
+
+from adareg.cli import app
+
+app()
