@@ -1,4 +1,4 @@
-"""Small work has one thread; the number from before, and the user's choice, are left as they are."""
+"""Small work has one thread; the number from before, and one that the user chose, stay."""
 
 import os
 import threading
@@ -15,7 +15,6 @@ from adareg.lab.run import cell
 from adareg.lab.train.config import Config
 from adareg.lab.train.stacked import Replica
 from adareg.sklearn import AdaRegRegressor, EvidenceRegressor, _base, _evidence_base
-
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
