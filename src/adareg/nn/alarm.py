@@ -66,7 +66,7 @@ class Alarm:
             scale: that the gradients are multiplied by, in a fused optimizer.
         """
         self._steps += 1
-        if _is_power_of_two(self._steps) and self._awake:
+        if is_power_of_two(self._steps) and self._awake:
             self._note(layers, scale)
         if self._steps == IDLE and not self._updates:
             self._say(
@@ -77,7 +77,7 @@ class Alarm:
     def listen(self, groups: Iterable[Group], strength: float) -> None:
         """Count a penalty that is part of the loss, and note the pushes of its backward pass."""
         self._steps += 1
-        if not (_is_power_of_two(self._steps) and self._awake):
+        if not (is_power_of_two(self._steps) and self._awake):
             return
         for layer, pull in _pulls(_whole(groups), strength):
             if not layer.parametrized and layer.weight.requires_grad:
@@ -104,7 +104,7 @@ class Alarm:
         This looks at the first, second, fourth, eighth … update.
         """
         self._updates += 1
-        if not (_is_power_of_two(self._updates) and self._awake):
+        if not (is_power_of_two(self._updates) and self._awake):
             return
         groups = _whole(groups)
         if attached:
@@ -174,7 +174,8 @@ def _along(weight: Tensor) -> Tensor:
     return (weight.detach() * weight.grad).sum(dtype=torch.float64)
 
 
-def _is_power_of_two(x: int) -> bool:
+def is_power_of_two(x: int) -> bool:
+    """Return if x is a power of two."""
     return x & (x - 1) == 0
 
 

@@ -490,3 +490,82 @@ def test_time_first_inputs_are_refused(length):
     reg = EvidenceReg(Recurrent(), 6, "classification")
     with pytest.raises(ValueError, match="first 2 of . inputs give 6 outputs: samples must be alo"):
         reg.update(torch.randn(length, 6, 4))
+
+
+def test_random_sums_of_a_classifiers_roots_have_its_curvature():
+    logits = torch.randn(4, 7, dtype=torch.float64)
+    generator, rounds = torch.Generator().manual_seed(0), 2000
+    total = torch.zeros(4, 7, 7, dtype=torch.float64)
+    for _ in range(rounds):
+        v = Categorical().directions(logits, torch.ones(()), 3, generator)
+        assert v.shape == (3, 4, 7)
+        total += torch.einsum("rmk,rml->mkl", v, v) / rounds
+    p = logits.softmax(-1)
+    exact = p.diag_embed() - p.unsqueeze(-1) * p.unsqueeze(-2)
+    torch.testing.assert_close(total, exact, rtol=0, atol=0.01)
+
+
+@pytest.mark.parametrize("size", [1e-25, 1.0, 1e25])  # whose squares float32 does not hold
+def test_convolutions_in_float32_are_as_in_float64(size):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 6, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(120, 3))
+    with torch.no_grad():
+        model[3].weight.mul_(size)
+    x, v = torch.randn(9, 2, 5, 4), torch.randn(5, 9, 3, dtype=torch.float64)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        model.to(dtype)
+        reg = EvidenceReg(model, 9, "classification", layers="0")
+        seen = tracing.collect(
+            model,
+            reg.layers,
+            reg.priors,
+            x.to(dtype),
+            lambda _: (v[:3], v[3:]),
+            torch.Generator(),
+            DEFAULTS,
+        )
+        found.append((*seen.curvatures["0"], seen.kernel))
+    for one, other in zip(*found, strict=True):
+        assert one.dtype == torch.float64
+        torch.testing.assert_close(
+            one / other.abs().max(), other / other.abs().max(), rtol=0, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("kind", ["sorting", "tied", "linear used elsewhere"])
+def test_how_layers_are_used_is_remembered(monkeypatch, kind):
+    make, shape, parameter = MODELS[kind]
+    model, x = make().double(), torch.randn(6, *shape).double()
+    name = parameter.removesuffix(".weight")
+    regs = [EvidenceReg(model, 6, "classification") for _ in range(2)]
+    for _ in range(4):
+        regs[0].update(x, torch.arange(6) % 3)
+    monkeypatch.setattr("adareg.nn.evidence.regularizer.is_power_of_two", lambda _: True)
+    for _ in range(4):
+        regs[1].update(x, torch.arange(6) % 3)
+    for one, other in zip(*(reg._curvatures[name] for reg in regs), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_how_layers_are_used_is_asked_at_the_first_second_fourth_update(monkeypatch):
+    model, (x, y), asked = mlp(), classes(), []
+    ask = tracing._Recorder.leave_out_unlike
+    monkeypatch.setattr(
+        tracing._Recorder,
+        "leave_out_unlike",
+        lambda self, outputs: (asked.append(reg.updates + 1), ask(self, outputs)),
+    )
+    reg = EvidenceReg(model, len(x), "classification")
+    model[0].requires_grad_(False)
+    for _ in range(6):
+        reg.update(x, y)
+    assert asked == [1, 2, 4]
+    model[0].requires_grad_(True)  # a layer that was not looked at
+    reg.update(x, y)
+    assert asked == [1, 2, 4, 7]
+
+
+def test_fewer_directions_of_more_samples():
+    assert [DEFAULTS.draws_of(m) for m in (1, 40, 60, 120, 200, 10**6)] == [10, 10, 10, 5, 3, 3]
+    assert Constants(draws=2).draws_of(40) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -53,6 +54,13 @@ class Constants:
     """Up to this many outputs, all directions in output space are taken; of more, this many at
     random."""
 
+    rows: int = 600
+    """As many draws are enough that samples have so many in all, but at least three each."""
+
+    shared: int = 3
+    """Directions that all samples have in common, for the kernel: of more outputs, this many at
+    random."""
+
     samples: int = 200
     """Samples that an update looks at."""
 
@@ -71,6 +79,10 @@ class Constants:
 
     growth: float = 1.3
     """It then updates whenever the number of steps has grown by this factor."""
+
+    def draws_of(self, samples: int) -> int:
+        """Return how many directions of its own each of so many samples has at most."""
+        return min(self.draws, max(3, math.ceil(self.rows / max(1, samples))))
 
 
 DEFAULTS = Constants()

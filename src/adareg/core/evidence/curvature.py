@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from adareg.core.evidence.constants import DEFAULTS
+from adareg.core.linalg import matmul, result_dtype
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
 
@@ -55,11 +56,16 @@ def curvature(
 def matrix_curvature(
     rows: Tensor,  # (…, draws, m, p, d)
     rank: int = DEFAULTS.rank,
+    unit: float = 1.0,
 ) -> Curvature:
-    """Return the same from rows that are matrices."""
-    M = rows.double().flatten(-4, -3)
-    A = _second_moment(M.flatten(-3, -2), rank)
-    G = _second_moment(M.mT.flatten(-3, -2), rank)
+    """Return the same from rows that are matrices, in some unit.
+
+    They are multiplied in their own dtype, at least float32, since they are many.
+    """
+    M, size = _scaled(rows, unit)
+    M = M.flatten(-4, -3)
+    A, G = _second_moment(M.flatten(-3, -2), rank), _second_moment_of_rows(M, rank)
+    A, G = (F.double() * (size if is_factor(F) else size**2) for F in (A, G))
     return _normalised(A, G, rows.shape[-3])
 
 
@@ -77,24 +83,39 @@ def kernel(
     return (along @ along.mT) * (across @ across.mT)
 
 
-def matrix_kernel(rows: Tensor, prior: MatrixNormal) -> Tensor:  # (…, draws, m, p, d) -> (…, m, m)
-    """Return the same from rows that are matrices."""
-    M, prior = rows.double(), prior.to(torch.float64)
-    col, row = _unsqueezed(prior.col, 2), _unsqueezed(prior.row, 2)
-    white = deviated(deviated(M, col).mT, row).mT.flatten(-2)
-    return (white @ white.mT).sum(-3)
+def matrix_kernel(
+    rows: Tensor,  # (…, draws, m, p, d)
+    prior: MatrixNormal,
+    unit: float = 1.0,
+) -> Tensor:  # (…, m, m)
+    """Return the same from rows that are matrices, as :func:`matrix_curvature` takes them."""
+    M, size = _scaled(rows, unit)
+    prior = prior.to(torch.float64)
+    draws, m, p, d = M.shape[-4:]
+    along = deviated(M.flatten(-4, -2), prior.col.to(M.dtype))  # (…, draws·m·p, d)
+    along = along.unflatten(-2, (draws * m, p)).transpose(-3, -2).flatten(-2)
+    white = deviated(along.mT, prior.row.to(M.dtype)).mT  # (…, p, draws·m·d)
+    white = white.unflatten(-1, (draws, m, d)).movedim(-4, -2).flatten(-2)
+    return matmul(white, white.mT).sum(-3).double() * size**2
+
+
+def _scaled(rows: Tensor, unit: float) -> tuple[Tensor, float]:
+    """Return rows of which none is larger than one, so that no square overflows, and their unit."""
+    rows = rows.to(result_dtype(rows))
+    largest = float(rows.abs().amax()) or 1.0
+    return rows / largest, unit * largest
 
 
 def deviated(X: Tensor, precision: Precision) -> Tensor:  # (…, N, n)
     """Return ``X·H`` with ``H·Hᵀ = Ω⁻¹``; H is symmetric, unless Ω has all n directions."""
     if precision.scale is None:
-        return X @ precision.inverse().root()
+        return matmul(X, precision.inverse().root())
     c, B, e = precision.factors
     assert c is not None
     c = c.rsqrt()[..., None, None]
     if not B.shape[-1]:
         return X * c
-    return X * c + ((X @ B) * (e.rsqrt().unsqueeze(-2) - c)) @ B.mT
+    return X * c + matmul(matmul(X, B) * (e.rsqrt().unsqueeze(-2) - c), B.mT)
 
 
 def _unsqueezed(precision: Precision, axes: int) -> Precision:
@@ -116,7 +137,15 @@ def _second_moment(X: Tensor, rank: int) -> Tensor:  # (…, N, n) -> (…, n, n
     N, n = X.shape[-2:]
     if min(N, n) > (most := rank_of(n, rank)):
         X = _random_sums(X, most)
-    return X if X.shape[-2] < n else X.mT @ X
+    return X if X.shape[-2] < n else matmul(X.mT, X)
+
+
+def _second_moment_of_rows(M: Tensor, rank: int) -> Tensor:  # (…, N, p, d) -> (…, p, p)
+    """Return ``Σ M·Mᵀ``, or a factor of it."""
+    N, p, d = M.shape[-3:]
+    if N * d < p or p > rank_of(p, rank):
+        return _second_moment(M.mT.flatten(-3, -2), rank)
+    return matmul(M, M.mT).sum(-3)
 
 
 def _random_sums(X: Tensor, count: int) -> Tensor:  # (…, N, n) -> (…, count, n)

@@ -37,6 +37,21 @@ class Kind:
         """Return a and δ if each sample's weight gradient is ``δ aᵀ``, else None."""
         return None
 
+    def gradients(
+        self,
+        layer: Layer,
+        inputs: Tensor,  # (m, …)
+        grads: Tensor,  # (draws, m, …)
+    ) -> Tensor:  # (draws, m, …, p, d)
+        """Return each sample's weight gradients, from :meth:`outputs`."""
+        weight = layer.weight.detach()
+
+        def one(x: Tensor, g: Tensor) -> Tensor:
+            pullback = torch.func.vjp(lambda w: self.outputs(layer, w, x.unsqueeze(0)), weight)[1]
+            return layer.layout.to_matrix(pullback(g.unsqueeze(0))[0])
+
+        return torch.vmap(torch.vmap(one), in_dims=(None, 0))(inputs, grads)
+
     def outputs(self, layer: Layer, weight: Tensor, inputs: Tensor) -> Tensor:
         """Return the outputs for samples as a function of the weight."""
         values = {layer.layout.parameter: weight}
@@ -89,6 +104,32 @@ class LinearKind(Kind):
 )
 class ConvolutionKind(Kind):
     """Convolutions, which use their weight at many places."""
+
+    def gradients(self, layer: Layer, inputs: Tensor, grads: Tensor) -> Tensor:
+        """Return products of unfolded patches and gradients, for plain convolutions of images."""
+        module = layer.module
+        if not (isinstance(module, nn.Conv2d) and _is_plain(module)):
+            return super().gradients(layer, inputs, grads)
+        padding = module.padding
+        assert not isinstance(padding, str), "else it is not plain"
+        patches = functional.unfold(
+            inputs, module.kernel_size, module.dilation, padding, module.stride
+        )
+        draws, m, p = grads.shape[:3]
+        rows = grads.transpose(0, 1).reshape(m, draws * p, -1) @ patches.mT  # (m, draws·p, d)
+        return rows.view(m, draws, p, -1).transpose(0, 1)
+
+
+def _is_plain(module: nn.Conv2d) -> bool:
+    """Return if a convolution is one of unfolded patches with the whole weight."""
+    own = type(module)
+    return (
+        own.forward is nn.Conv2d.forward
+        and own._conv_forward is nn.Conv2d._conv_forward
+        and module.groups == 1
+        and module.padding_mode == "zeros"
+        and not isinstance(module.padding, str)
+    )
 
 
 @register_kind(nn.Embedding)

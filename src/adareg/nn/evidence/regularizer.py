@@ -22,6 +22,7 @@ from adareg.core.evidence.update import Update, scale, start, unit_of, update_pr
 from adareg.core.linalg import NonFiniteError, is_sharded
 from adareg.core.precision import Precision
 from adareg.core.prior import MatrixNormal
+from adareg.nn.alarm import is_power_of_two
 from adareg.nn.arguments import check_n_samples
 from adareg.nn.attach import Attachment
 from adareg.nn.distributed import follow_first
@@ -92,6 +93,7 @@ class EvidenceReg(Regularizer):
         self._found: dict[str, float] = {}
         self._curvatures: dict[str, Curvature] = {}
         self._source: Source | None = None
+        self._unlike: dict[str, bool] | None = None
         super().__init__(model, layers, process_group)
 
     @property
@@ -164,6 +166,7 @@ class EvidenceReg(Regularizer):
             generator,
             self.constants,
             None if self.updates else directions.begin,
+            None if is_power_of_two(self.updates + 1) else self._unlike,
         )
         solved = update_priors(
             weights,
@@ -205,6 +208,7 @@ class EvidenceReg(Regularizer):
 
     def _remember(self, solved: Update, seen: tracing.Collected) -> None:
         self._outputs, self._curvatures = seen.outputs.shape[-1], seen.curvatures
+        self._unlike = seen.unlike
         self.noise = solved.noise.cpu()
         self.updates += 1
         gamma = sum(float(layer.gamma.sum()) for layer in solved.layers.values())
@@ -363,6 +367,7 @@ class EvidenceReg(Regularizer):
             "constants": self.constants,
             "_curvatures": {},
             "_source": None,
+            "_unlike": None,
         }
 
     def _describe(self) -> str:
@@ -431,8 +436,11 @@ class _Directions:
             noise = likelihood.initial_noise(self.targets, reg.constants)
         self.noise = noise.to(outputs.device)
         self._signal = likelihood.signal(outputs, self.targets, self.noise)
-        more = (self.noise, reg.constants.draws, self._generator)
-        return likelihood.directions(outputs, *more), likelihood.shared_directions(outputs, *more)
+        draws, shared = reg.constants.draws_of(len(outputs)), reg.constants.shared
+        return (
+            likelihood.directions(outputs, self.noise, draws, self._generator),
+            likelihood.shared_directions(outputs, self.noise, shared, self._generator),
+        )
 
     def begin(self, weight: Tensor, curvature: Curvature) -> MatrixNormal:
         """Return the prior of a layer at the first update, in the units of the data."""

@@ -19,6 +19,7 @@ from torch.nn.utils import parametrize
 from adareg.core.evidence import curvature as core
 from adareg.core.evidence.constants import Constants
 from adareg.core.evidence.curvature import Curvature
+from adareg.core.evidence.likelihood.directions import random_signs
 from adareg.core.evidence.update import natural
 from adareg.core.linalg import NonFiniteError
 from adareg.core.prior import MatrixNormal
@@ -42,6 +43,7 @@ class Collected(NamedTuple):
     kernel: Tensor  # (m, m), summed over layers
     outputs: Tensor  # (m, K)
     normalised: set[str]
+    unlike: dict[str, bool]  # layers whose gradients are not those of their own call
 
 
 def samples(
@@ -85,63 +87,74 @@ def collect(
     generator: torch.Generator,
     constants: Constants,
     begin: Callable[[Tensor, Curvature], MatrixNormal] | None = None,
+    unlike: Mapping[str, bool] | None = None,
 ) -> Collected:
     """Return the curvature of one sample at every layer, and the kernel of the samples.
 
     Of the directions the first give curvatures, the others the kernel; see
     :meth:`adareg.Likelihood.directions`. The model runs in evaluation mode; it and its gradients
-    are left as they were. With ``begin`` that makes each layer's prior.
+    are left as they were. With ``begin`` that makes each layer's prior. What was found before of
+    how the model uses its layers and its inputs, ``unlike``, is not asked again.
     """
     model = getattr(model, "_orig_mod", model)
-    with _undisturbed(model):
-        _refuse_other_axes(model, inputs)
+    if unlike is not None and not layers.keys() <= unlike.keys():
+        unlike = None
+    if unlike is None:
+        with _undisturbed(model):
+            _refuse_other_axes(model, inputs)
     with _undisturbed(model), torch.enable_grad(), _Recorder(model, layers, constants) as recorder:
         outputs = as_outputs(call(model, inputs))
         if not outputs.isfinite().all():
             raise NonFiniteError("the model's outputs are not finite")
         own, shared = directions(outputs.detach().double())
         v, power = _scaled(torch.cat([own, shared]), outputs.dtype)
-        recorder.leave_out_unlike(outputs)
-        recorder.differentiate(outputs, v)
-        sketch, first = _sketch(len(own), len(shared), v, generator, constants.sketch)
+        if unlike is None:
+            recorder.leave_out_unlike(outputs)
+        else:
+            recorder.leave_out(unlike)
+        sums, first = _sums(v, len(own), generator, constants.sketch)
+        recorder.differentiate(outputs, v, sums)
         curvatures, used, kernels = {}, {}, []
         for name, layer in layers.items():
-            a, rows, split = None, None, len(own)
             if (found := recorder.linear(layer)) is not None:
-                a, rows = found
+                a, rows, split = *found, len(own)
             else:
-                rows, split = recorder.matrices(layer, model, inputs, v, sketch), first
+                a, rows, split = None, recorder.matrices(layer, model, inputs, sums), first
             with torch.no_grad():
-                rows, matrix = power * rows.double(), layer.matrix.detach()
-                curvatures[name] = of_layer = _curvature(a, rows[:split], constants.rank)
+                matrix = layer.matrix.detach()
+                curvatures[name] = of_layer = _curvature(a, rows[:split], power, constants.rank)
                 used[name] = prior = begin(matrix, of_layer) if begin else priors[name]
                 if name in recorder.normalised:
                     prior = natural(matrix, prior)
-                kernels.append(part := _kernel(a, rows[split:], prior))
+                kernels.append(part := _kernel(a, rows[split:], power, prior))
             if not all(x.isfinite().all() for x in (*of_layer, part)):
                 raise NonFiniteError(f"{name}: the gradients of the model's outputs overflow")
     kernel = torch.stack([part.to(outputs.device) for part in kernels]).sum(0)
-    return Collected(curvatures, used, kernel, outputs.detach(), recorder.normalised)
+    return Collected(
+        curvatures, used, kernel, outputs.detach(), recorder.normalised, recorder.unlike
+    )
 
 
-def _sketch(
-    own: int, shared: int, directions: Tensor, generator: torch.Generator, size: int
-) -> tuple[Tensor | None, int]:
-    """Return coefficients of a few random sums of directions, and how many are of samples' own.
+def _sums(
+    directions: Tensor, own: int, generator: torch.Generator, size: int
+) -> tuple[Tensor, int]:  # (draws, m, K) -> (≤ 2·size, m, K)
+    """Return directions, or a few random sums of them, and how many are of samples' own.
 
     Signs are drawn for each sample, but for shared directions; second moments are those of all.
     """
-    if max(own, shared) <= size:
-        return None, own
     m = directions.shape[1]
+    parts = [
+        part if len(part) <= size else _random_sums(part, size, width, generator)
+        for part, width in ((directions[:own], m), (directions[own:], 1))
+    ]
+    return torch.cat(parts), len(parts[0])
 
-    def signs_of(*shape: int) -> Tensor:
-        return torch.randint(2, shape, generator=generator, device="cpu") * 2.0 - 1
 
-    signs = torch.zeros(2 * size, own + shared, m, device="cpu")
-    signs[:size, :own] = signs_of(size, own, m)
-    signs[size:, own:] = signs_of(size, shared, 1)
-    return (signs / size**0.5).to(directions), size
+def _random_sums(directions: Tensor, size: int, width: int, generator: torch.Generator) -> Tensor:
+    signs = random_signs((size, len(directions), width), generator).to(directions)
+    return torch.einsum("srm,rmk->smk", signs.expand(-1, -1, directions.shape[1]), directions) / (
+        size**0.5
+    )
 
 
 def _scaled(directions: Tensor, dtype: torch.dtype) -> tuple[Tensor, float]:
@@ -151,18 +164,18 @@ def _scaled(directions: Tensor, dtype: torch.dtype) -> tuple[Tensor, float]:
     return (directions / size).to(dtype), size
 
 
-def _curvature(a: Tensor | None, rows: Tensor, rank: int) -> Curvature:
+def _curvature(a: Tensor | None, rows: Tensor, unit: float, rank: int) -> Curvature:
     """Return a layer's curvature from inputs and gradients, or from rows that are matrices."""
     if a is not None:
-        return core.curvature(a, rows, rank)
-    return core.matrix_curvature(_groups_first(rows), rank)
+        return core.curvature(a, unit * rows.double(), rank)
+    return core.matrix_curvature(_groups_first(rows), rank, unit)
 
 
-def _kernel(a: Tensor | None, rows: Tensor, prior: MatrixNormal) -> Tensor:
+def _kernel(a: Tensor | None, rows: Tensor, unit: float, prior: MatrixNormal) -> Tensor:
     """Return a layer's part of the kernel, from the same."""
     if a is not None:
-        return core.kernel(a, rows, prior)
-    kernel = core.matrix_kernel(_groups_first(rows), prior)
+        return core.kernel(a, unit * rows.double(), prior)
+    kernel = core.matrix_kernel(_groups_first(rows), prior, unit)
     return kernel.reshape(-1, *kernel.shape[-2:]).sum(0)
 
 
@@ -270,6 +283,16 @@ class _Recorder:
             if len(z) == len(outputs) and m not in self._unlike and z.requires_grad
         }
 
+    @property
+    def unlike(self) -> dict[str, bool]:
+        """Return of each layer if its gradients are not those of its own call."""
+        return {name: layer.module in self._unlike for name, layer in self._layers.items()}
+
+    def leave_out(self, unlike: Mapping[str, bool]) -> None:
+        """Take over what :meth:`leave_out_unlike` has found before."""
+        self._recording = False
+        self._unlike |= {layer.module for name, layer in self._layers.items() if unlike[name]}
+
     def leave_out_unlike(self, outputs: Tensor) -> None:
         """Find layers whose gradients are not those of their own call, sample by sample.
 
@@ -300,25 +323,26 @@ class _Recorder:
             if not _follows(layer, a, grads[layer.module], total, self._constants):
                 self._unlike.add(layer.module)
 
-    def differentiate(self, outputs: Tensor, directions: Tensor) -> None:
-        """Find gradients at the output of every layer that was called once, (draws, m, …)."""
+    def differentiate(self, outputs: Tensor, directions: Tensor, sums: Tensor) -> None:
+        """Find gradients at the output of every layer that was called once, (draws, m, …).
+
+        Along all directions where that is enough, and along their sums where gradients of weights
+        are to be formed: convolutions are what takes long to go back through.
+        """
         once = self._once(outputs)
-        at = [*once.values()]
-        if not at:
-            return
-        units = torch.eye(outputs.shape[-1], dtype=outputs.dtype, device=outputs.device)
-        along = directions if len(directions) < len(units) else units.unsqueeze(1)
-        rows = [
-            torch.autograd.grad(
-                outputs, at, v.expand_as(outputs), retain_graph=True, materialize_grads=True
-            )
-            for v in along
-        ]
-        for module, each in zip(once, zip(*rows, strict=True), strict=True):
-            grads = torch.stack(each).to(outputs.dtype)  # a model may use autocast inside
-            if along is not directions:  # a direction's gradient is a sum of unit vectors'
-                grads = torch.einsum("rmk,km...->rm...", directions, grads)
-            self._grads[module] = grads
+        modules = {layer.module: layer for layer in self._layers.values() if layer.module in once}
+        few = [m for m, layer in modules.items() if not self._is_linear(layer, once[m])]
+        for along, some in ((sums, few), (directions, [m for m in modules if m not in few])):
+            if some:
+                found = _gradients(outputs, [once[module] for module in some], along)
+                self._grads.update(zip(some, found, strict=True))
+
+    def _is_linear(self, layer: Layer, output: Tensor) -> bool:
+        """Return if a layer that was called once maps each sample's one vector linearly."""
+        kind, a = kind_of(layer.module), self._calls[layer.module][0][0]
+        if kind is None or len(a) != len(output):
+            return False
+        return kind.vectors(layer, a, output.detach().unsqueeze(0), self._constants) is not None
 
     def linear(self, layer: Layer) -> tuple[Tensor, Tensor] | None:
         """Return inputs and gradients of a layer that maps each sample's one vector linearly."""
@@ -329,25 +353,34 @@ class _Recorder:
         return kind.vectors(layer, a, grads, self._constants) if len(a) == grads.shape[1] else None
 
     def matrices(
-        self,
-        layer: Layer,
-        model: nn.Module,
-        inputs: Inputs,
-        directions: Tensor,
-        sketch: Tensor | None,
+        self, layer: Layer, model: nn.Module, inputs: Inputs, directions: Tensor
     ) -> Tensor:
         """Return the gradient of a weight for every direction and sample, (draws, m, …, p, d)."""
-        grads = self._grads.get(layer.module)
-        if sketch is not None:
-            directions = torch.einsum("srm,rmk->smk", sketch, directions)
+        grads, kind = self._grads.get(layer.module), kind_of(layer.module)
         if layer.parametrized:
             grads = None  # its parameter is not the weight
-        kind = kind_of(layer.module)
-        if kind is not None and grads is not None and grads.shape[1] == directions.shape[1]:
-            if sketch is not None:
-                grads = torch.einsum("srm,rm...->sm...", sketch, grads)
+        if kind is not None and grads is not None:
             return _local(layer, kind, self._calls[layer.module][0][0], grads)
         return _one_by_one(layer, model, inputs, directions)
+
+
+def _gradients(outputs: Tensor, at: list[Tensor], directions: Tensor) -> list[Tensor]:
+    """Return gradients (draws, m, …) at some tensors, along directions (draws, m, K)."""
+    units = torch.eye(outputs.shape[-1], dtype=outputs.dtype, device=outputs.device)
+    along = directions if len(directions) < len(units) else units.unsqueeze(1)
+    rows = [
+        torch.autograd.grad(
+            outputs, at, v.expand_as(outputs), retain_graph=True, materialize_grads=True
+        )
+        for v in along
+    ]
+    found = []
+    for each in zip(*rows, strict=True):
+        grads = torch.stack(each).to(outputs.dtype)  # a model may use autocast inside
+        if along is not directions:  # a direction's gradient is a sum of unit vectors'
+            grads = torch.einsum("rmk,km...->rm...", directions, grads)
+        found.append(grads)
+    return found
 
 
 @torch.no_grad()
@@ -400,13 +433,8 @@ def _is_tied(layer: Layer, model: nn.Module) -> bool:
 def _local(layer: Layer, kind: Kind, a: Tensor, grads: Tensor) -> Tensor:
     """Return weight gradients of each sample from a layer's inputs and gradients at its outputs."""
     weight = layer.weight.detach()
-    a, grads = a.to(weight.dtype) if a.is_floating_point() else a, grads.to(weight.dtype)
-
-    def one(x: Tensor, g: Tensor) -> Tensor:
-        pullback = torch.func.vjp(lambda w: kind.outputs(layer, w, x.unsqueeze(0)), weight)[1]
-        return layer.layout.to_matrix(pullback(g.unsqueeze(0))[0])
-
-    return torch.vmap(torch.vmap(one), in_dims=(None, 0))(a, grads)
+    a = a.to(weight.dtype) if a.is_floating_point() else a
+    return kind.gradients(layer, a, grads.to(weight.dtype))
 
 
 def _one_by_one(layer: Layer, model: nn.Module, inputs: Inputs, directions: Tensor) -> Tensor:

@@ -12,7 +12,13 @@ from torch.nn.functional import logsigmoid, one_hot
 
 from adareg.core.evidence.constants import Constants
 from adareg.core.evidence.likelihood.base import Likelihood
-from adareg.core.evidence.likelihood.directions import at_each, identity, orthonormal, sums_to_zero
+from adareg.core.evidence.likelihood.directions import (
+    at_each,
+    identity,
+    orthonormal,
+    random_signs,
+    sums_to_zero,
+)
 
 
 @dataclass(frozen=True)
@@ -63,14 +69,16 @@ class Categorical(Likelihood):
     def directions(
         self, outputs: Tensor, noise: Tensor, draws: int, generator: torch.Generator
     ) -> Tensor:
-        """Return the roots, or gradients at labels that the model itself predicts."""
+        """Return the roots, or random sums of them, none of which has to be formed.
+
+        They vary less than gradients at labels that are drawn, most of which are nearly zero where
+        the network is certain.
+        """
         if outputs.shape[-1] <= draws:
             return self.roots(outputs, noise)
         p = outputs.softmax(-1)
-        flat = p.flatten(0, -2).to(generator.device)
-        labels = torch.multinomial(flat, draws, replacement=True, generator=generator)
-        drawn = identity(p)[labels.mT.to(p.device)].view(draws, *p.shape)
-        return (drawn - p) / math.sqrt(draws)
+        weighted = random_signs((draws, *p.shape), generator).to(p) * p.sqrt()
+        return (weighted - p * weighted.sum(-1, keepdim=True)) / math.sqrt(draws)
 
     def shared_directions(
         self, outputs: Tensor, noise: Tensor, draws: int, generator: torch.Generator
