@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from adareg.core.evidence.information import Information
-from adareg.core.evidence.perceptron import Perceptron
+from adareg.core.evidence.information import Information, information
+from adareg.core.evidence.perceptron import Linearised, Perceptron
 from adareg.core.evidence.tabular import Fitted, TableLikelihood
-from adareg.core.evidence.weights import InWeights, WeightPosterior
+from adareg.core.evidence.weights import WeightPosterior
 
 #: The noise moves so much of the way to its new estimate, in logarithms.
 _STEP = 0.5
@@ -45,6 +45,9 @@ _AHEAD = 0.1
 
 #: A correction for that is at most so much of the step.
 _MOST_BEND = 0.4
+
+#: A state with a lower score than the best takes so many times the patience.
+_BEHIND = 2
 
 #: More damping than this means that no step helps.
 _MOST_DAMPING = 1e10
@@ -79,16 +82,42 @@ class State:
     noise: Tensor  # as the likelihood has it
 
 
-class Judged(NamedTuple):
-    """What one decomposition tells of a state."""
+@dataclass(frozen=True)
+class Judged:
+    """What the samples tell of a state; decomposed when it is asked for."""
 
     objective: Tensor  # −log posterior density, in nats, up to a constant
     gradient: Tensor  # (P,)
     information: Information
-    posterior: WeightPosterior
-    leverage: Tensor  # (R,): the mean of a sample's, by direction
-    outputs: Tensor  # (n, K)
-    log_evidence: float
+    variances: Tensor  # (P,), of the prior
+    size: float  # of the table
+    nears: list[Linearised]  # the network at each part of the table
+
+    @cached_property
+    def posterior(self) -> WeightPosterior:
+        """The posterior of the weights."""
+        return self.information.posterior(self.variances)
+
+    def damped(self, damping: float) -> WeightPosterior:
+        """Return the posterior under a prior that is stronger by a factor of 1 + damping."""
+        if not damping:
+            return self.posterior
+        return self.information.posterior(self.variances, damping)
+
+    @cached_property
+    def leverage(self) -> Tensor:  # (R,)
+        """The mean of a sample's leverage, by direction."""
+        return self.information.leverage(self.posterior) / self.size
+
+    @property
+    def log_evidence(self) -> float:
+        """The log evidence."""
+        return float(-self.objective - self.posterior.logdet / 2)
+
+    @property
+    def outputs(self) -> Tensor:  # (n, K)
+        """The outputs at all samples."""
+        return torch.cat([near.outputs for near in self.nears])
 
 
 @dataclass(frozen=True)
@@ -128,29 +157,22 @@ class Problem:
         return total
 
     def judge(self, state: State) -> Judged:
-        """Decompose the curvature at a state, and read everything off it."""
+        """Linearise the network at a state, and sum over samples."""
         variances = self.variances(state)
         objective = (state.w.square() / variances).sum() / 2
-        gradient, outputs = state.w / variances, []
-        information = Information(self.network, len(self.table.X), self.likelihood.by_direction)
+        gradient, nears, total = state.w / variances, [], None
         for part in self.table.chunks():
             near = self.network.linearise(state.w, part.X)
             value, slope = _log_likelihood(self.likelihood, near.outputs, part, state.noise)
             objective, gradient = objective - value, gradient - near.pull(slope)
             roots = self.likelihood.roots(near.outputs, state.noise)
-            information.add(near, roots * part.weight.sqrt()[:, None])
-            outputs.append(near.outputs)
-        information.close()
-        posterior = information.posterior(variances)
-        return Judged(
-            objective,
-            gradient,
-            information,
-            posterior,
-            information.leverage(posterior) / self.table.size,
-            torch.cat(outputs),
-            float(-objective - posterior.logdet / 2),
-        )
+            if total is None:
+                total = information(self.network, self.likelihood, len(self.table.X), len(roots))
+            total.add(near, roots, part.weight)
+            nears.append(near)
+        assert total is not None, "a table has samples"
+        total.close()
+        return Judged(objective, gradient, total, variances, self.table.size, nears)
 
     def fitted(self, state: State, now: Judged) -> Fitted:
         """Return what is known of the samples."""
@@ -163,35 +185,33 @@ class Problem:
 
     def move(self, state: State, now: Judged, damping: float) -> tuple[State, float, float]:
         """Take a damped step; return also the damping for the next one, and the gain in nats."""
-        variances = self.variances(state)
         while damping < _MOST_DAMPING:
-            posterior = now.information.posterior(variances, damping) if damping else now.posterior
+            posterior = now.damped(damping)
             step = -posterior.solve(now.gradient)
             if self.likelihood.bends:
-                step = step + self._bend(state, posterior, step)
+                step = step + self._bend(state, now, posterior, step)
             gain = now.objective - self.objective(state.w + step, state)
             if gain > 0:
-                ratio = float(gain / _expected_gain(now, step, variances))
+                ratio = float(gain / _expected_gain(now, step))
                 return replace(state, w=state.w + step), _next_damping(damping, ratio), float(gain)
             damping = max(4 * damping, 0.05)
         return state, 1.0, 0.0
 
-    def _bend(self, state: State, posterior: WeightPosterior, step: Tensor) -> Tensor:
+    def _bend(self, state: State, now: Judged, posterior: WeightPosterior, step: Tensor) -> Tensor:
         """Return how a step should bend where the outputs do: Transtrum and Sethna's correction.
 
         ``−½(MᵀM + …)⁻¹ Jᵀ Λ f″``, f″ being the outputs' second derivative along the step; zero
         where it would be more than a part of the step.
         """
         pulled = torch.zeros_like(step)
-        for part in self.table.chunks():
-            near = self.network.linearise(state.w, part.X)
+        for part, near in zip(self.table.chunks(), now.nears, strict=True):
             ahead, behind = (self.network(state.w + h * step, part.X) for h in (_AHEAD, -_AHEAD))
             second = (ahead - 2 * near.outputs + behind) / _AHEAD**2
             roots = self.likelihood.roots(near.outputs, state.noise)
             along = torch.einsum("rnk,nk->rn", roots, second) * part.weight
             pulled = pulled + near.pull(torch.einsum("rn,rnk->nk", along, roots))
-        bend, variances = -posterior.solve(pulled) / 2, self.variances(state)
-        of_bend, of_step = ((x.square() / variances).sum() for x in (bend, step))
+        bend = -posterior.solve(pulled) / 2
+        of_bend, of_step = ((x.square() / now.variances).sum() for x in (bend, step))
         return bend if bool(of_bend <= _MOST_BEND**2 * of_step) else torch.zeros_like(bend)
 
     def refit(self, state: State, now: Judged, noise: Tensor) -> State:
@@ -220,8 +240,8 @@ def _log_likelihood(
     return value.detach(), slope
 
 
-def _expected_gain(now: Judged, step: Tensor, variances: Tensor) -> Tensor:
-    bend = (step.square() / variances).sum() + now.information.bend(step)
+def _expected_gain(now: Judged, step: Tensor) -> Tensor:
+    bend = (step.square() / now.variances).sum() + now.information.bend(step)
     return (-(now.gradient @ step) - bend / 2).clamp(min=1e-12)
 
 
@@ -242,6 +262,35 @@ def _refit(squares: Tensor, gamma: Tensor, start: float | None) -> Tensor:
     if len(squares) == 1:
         return common.expand(1)
     return (squares + _COMMON * common) / (gamma + _COMMON)
+
+
+@dataclass
+class _Followed:
+    """The course of learning: the best state on it, and how long there was no better one."""
+
+    best: State
+    score: float = -math.inf
+    mark: float = -math.inf
+    patience: int = 0  # that was needed so far
+    course: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def log_evidence(self) -> float:
+        """The last log evidence."""
+        return self.course[-1][0] if self.course else -math.inf
+
+    def note(self, state: State, log_evidence: float, left_out: float, least: float) -> None:
+        """Take note of a state; it is better if it gains more than ``least`` nats.
+
+        One that gains less takes patience, and one that is behind takes it twice.
+        """
+        score = (log_evidence + left_out) / 2
+        self.patience += 1 if score > self.score else _BEHIND
+        if score > self.mark + least:
+            self.mark, self.patience = score, 0
+        if score > self.score:
+            self.best, self.score = state, score
+        self.course.append((log_evidence, left_out))
 
 
 @torch.no_grad()
@@ -268,52 +317,30 @@ def learn(
         start: where to begin.
         max_steps: at most so many steps.
         tol: a state is better if it is so by more than this, in nats for each sample.
-        patience: stop after so many refits without a better state.
-        progress: called with the log evidence after each step.
+        patience: stop after so many refits without a better state, or half of them if all are
+            worse than the best.
+        progress: called with the latest log evidence after each step.
     """
-    problem = Problem(network, likelihood, table)
-    course: list[tuple[float, float]] = []
-    state, damping, waited = start, 1.0, 0
-    best, best_score, mark, last_gain = start, -math.inf, -math.inf, 0
-    converged = False
-    steps = 0
-    while steps < max_steps:
-        steps += 1
+    problem, followed = Problem(network, likelihood, table), _Followed(start)
+    state, damping, waited, steps = start, 1.0, 0, 0
+    while steps < max_steps and followed.patience < patience:
         now = problem.judge(state)
-        progress(now.log_evidence)
         moved, damping, gain = problem.move(state, now, damping)
-        waited += 1
-        if gain > _SETTLED and waited < likelihood.settling[bool(course)]:
+        steps, waited = steps + 1, waited + 1
+        if gain <= _SETTLED or waited >= likelihood.settling[bool(followed.course)]:
+            told = likelihood.cross_validate(problem.fitted(state, now))
+            followed.note(state, now.log_evidence, told.log_likelihood, tol * table.size)
+            state, waited = problem.refit(moved, now, told.noise), 0
+        else:
             state = moved
-            continue
-        told = likelihood.cross_validate(problem.fitted(state, now))
-        score = (now.log_evidence + told.log_likelihood) / 2
-        if score > mark + tol * table.size:
-            mark, last_gain = score, len(course)
-        if score > best_score:
-            best, best_score = state, score
-        course.append((now.log_evidence, told.log_likelihood))
-        if len(course) - 1 - last_gain >= patience:
-            converged = True
-            break
-        state, waited = problem.refit(moved, now, told.noise), 0
-    best = best if course else state
+        progress(followed.log_evidence)
+    best = followed.best if followed.course else state
     now = problem.judge(best)
     remaining = likelihood.remaining_noise(problem.fitted(best, now))
-    if isinstance(now.posterior, InWeights):
-        now.posterior.forget()
-    return Learned(
-        network,
-        best,
-        now.posterior,
-        now.leverage,
-        remaining,
-        now.log_evidence,
-        best_score,
-        tuple(course),
-        steps,
-        converged,
-    )
+    found = (now.posterior, now.leverage, remaining, now.log_evidence)
+    now.posterior.forget()
+    converged = followed.patience >= patience
+    return Learned(network, best, *found, followed.score, tuple(followed.course), steps, converged)
 
 
 def covariances(

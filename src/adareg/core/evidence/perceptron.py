@@ -16,9 +16,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-#: What a unit makes of its input, and the derivative.
-Unit = Callable[[Tensor], tuple[Tensor, Tensor]]
+from torch.nn.functional import silu
 
 #: Prior variance of the biases at the start: of hidden units, and of the outputs.
 _BIASES = 0.5, 1.0
@@ -27,25 +25,24 @@ _BIASES = 0.5, 1.0
 _SMALL = 0.1
 
 
-def _erf(z: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.erf(z), 2 / math.sqrt(math.pi) * (-z * z).exp()
+class Unit(NamedTuple):
+    """What a unit makes of its input z, and the derivative at z, where it makes h."""
+
+    value: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor, Tensor], Tensor]
 
 
-def _tanh(z: Tensor) -> tuple[Tensor, Tensor]:
-    h = z.tanh()
-    return h, 1 - h * h
-
-
-def _silu(z: Tensor) -> tuple[Tensor, Tensor]:
+def _silu_slope(z: Tensor, h: Tensor) -> Tensor:
     s = z.sigmoid()
-    return z * s, s * (1 + z * (1 - s))
+    return s + h * (1 - s)
 
 
-def _relu(z: Tensor) -> tuple[Tensor, Tensor]:
-    return z.clamp(min=0), (z > 0).to(z)
-
-
-UNITS: dict[str, Unit] = {"erf": _erf, "tanh": _tanh, "silu": _silu, "relu": _relu}
+UNITS: dict[str, Unit] = {
+    "erf": Unit(torch.erf, lambda z, h: (-z * z).exp() * (2 / math.sqrt(math.pi))),
+    "tanh": Unit(torch.tanh, lambda z, h: 1 - h * h),
+    "silu": Unit(silu, _silu_slope),
+    "relu": Unit(torch.relu, lambda z, h: (z > 0).to(z)),
+}
 
 
 class Family(NamedTuple):
@@ -187,15 +184,26 @@ class Perceptron:
 
     def linearise(self, w: Tensor, X: Tensor) -> Linearised:  # (P,), (n, d)
         """Return outputs, and what their gradients are made of."""
-        *layers, out, path = weights = self.split(w)
-        values, slopes = [X], []
-        for W in layers:
-            h, slope = UNITS[self.unit](values[-1] @ W[:, :-1].T + W[:, -1])
-            values.append(h)
-            slopes.append(slope)
-        outputs = values[-1] @ out[:, :-1].T + out[:, -1] + X @ path.T
-        return Linearised(self, weights, values, slopes, outputs)
+        weights = self.split(w)
+        inner, values = self._through(weights, X)
+        slope = UNITS[self.unit].slope
+        slopes = [slope(z, h) for z, h in zip(inner, values[1:], strict=True)]
+        return Linearised(self, weights, values, slopes, _outputs(weights, values))
 
     def __call__(self, w: Tensor, X: Tensor) -> Tensor:  # (n, K)
         """Return the outputs."""
-        return self.linearise(w, X).outputs
+        weights = self.split(w)
+        return _outputs(weights, self._through(weights, X)[1])
+
+    def _through(self, weights: list[Tensor], X: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Return what units get, and the values of inputs and units."""
+        inner, values = [], [X]
+        for W in weights[:-2]:
+            inner.append(torch.addmm(W[:, -1], values[-1], W[:, :-1].T))
+            values.append(UNITS[self.unit].value(inner[-1]))
+        return inner, values
+
+
+def _outputs(weights: list[Tensor], values: list[Tensor]) -> Tensor:  # (n, K)
+    *_, out, path = weights
+    return torch.addmm(torch.addmm(out[:, -1], values[0], path.T), values[-1], out[:, :-1].T)

@@ -93,6 +93,9 @@ class TableLikelihood(Likelihood):
     #: Leverages are wanted of each direction, not only of all together.
     by_direction: ClassVar[bool] = True
 
+    #: The k-th root is in the direction of the k-th output, and the same at all samples.
+    constant: ClassVar[bool] = False
+
     #: Steps bend where the outputs do.
     bends: ClassVar[bool] = False
 
@@ -117,6 +120,7 @@ class TargetNoise(Gaussian, TableLikelihood):
 
     name: ClassVar[str] = "noise of each target"
     bends: ClassVar[bool] = True
+    constant: ClassVar[bool] = True
 
     def first_noise(self, targets: Tensor) -> Tensor:  # (K,)
         """Return a share of the variance of standardised targets."""

@@ -29,6 +29,9 @@ class WeightPosterior(ABC):
     def open(self) -> Tensor:  # (P,)
         """Return each weight's variance as a share of the prior's."""
 
+    def forget(self) -> None:  # noqa: B027
+        """Drop what can be computed again."""
+
     @abstractmethod
     def draw(self, generator: torch.Generator) -> Tensor:  # (P,)
         """Return a draw, less the mean."""
@@ -51,7 +54,7 @@ class InWeights(WeightPosterior):
 
     def __init__(self, gram: Tensor, variances: Tensor, damping: float = 0.0) -> None:
         self.deviations = (variances / (1 + damping)).sqrt()
-        self.factor = _factor(gram * self.deviations * self.deviations.unsqueeze(1))
+        self.factor = factorised(gram * self.deviations * self.deviations.unsqueeze(1))
         self.logdet = 2 * self.factor.diagonal().log().sum()
         self._inverse: Tensor | None = None
 
@@ -76,7 +79,7 @@ class InWeights(WeightPosterior):
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """Return a draw, less the mean."""
-        z = _normal(len(self.deviations), generator, self.deviations).unsqueeze(1)
+        z = normal(len(self.deviations), generator, self.deviations).unsqueeze(1)
         return self.deviations * torch.linalg.solve_triangular(
             self.factor.mT, z, upper=True
         ).squeeze(1)
@@ -102,9 +105,12 @@ class InWeights(WeightPosterior):
 class InRows(WeightPosterior):
     """From the rows themselves, for many weights and few samples."""
 
-    def __init__(self, rows: Tensor, variances: Tensor, damping: float = 0.0) -> None:
+    def __init__(
+        self, rows: Tensor, variances: Tensor, damping: float = 0.0, kernel: Tensor | None = None
+    ) -> None:
         self.rows, self.variances = rows, variances / (1 + damping)
-        self.factor = _factor((rows * self.variances) @ rows.mT)
+        kernel = (rows * variances) @ rows.mT if kernel is None else kernel
+        self.factor = factorised(kernel / (1 + damping))
         self.logdet = 2 * self.factor.diagonal().log().sum()
 
     def solve(self, g: Tensor) -> Tensor:
@@ -124,8 +130,8 @@ class InRows(WeightPosterior):
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """Return a draw from the prior, corrected by what the rows say of it."""
-        prior = self.variances.sqrt() * _normal(len(self.variances), generator, self.variances)
-        seen = self.rows @ prior + _normal(len(self.rows), generator, self.variances)
+        prior = self.variances.sqrt() * normal(len(self.variances), generator, self.variances)
+        seen = self.rows @ prior + normal(len(self.rows), generator, self.variances)
         inner = torch.cholesky_solve(seen.unsqueeze(1), self.factor).squeeze(1)
         return prior - self.variances * (self.rows.mT @ inner)
 
@@ -150,7 +156,7 @@ class InRows(WeightPosterior):
         return prior - torch.einsum("pkn,pln->nkl", explained, explained)
 
 
-def _factor(B: Tensor) -> Tensor:
+def factorised(B: Tensor) -> Tensor:
     """Return the Cholesky factor of ``I + B``."""
     B.diagonal(dim1=-2, dim2=-1).add_(1)
     factor, failed = torch.linalg.cholesky_ex(B)
@@ -162,5 +168,6 @@ def _factor(B: Tensor) -> Tensor:
     return factor
 
 
-def _normal(size: int, generator: torch.Generator, like: Tensor) -> Tensor:
+def normal(size: int, generator: torch.Generator, like: Tensor) -> Tensor:
+    """Return standard normal numbers."""
     return torch.randn(size, generator=generator, dtype=torch.float64, device="cpu").to(like)
