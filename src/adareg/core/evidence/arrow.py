@@ -53,8 +53,7 @@ class InArrow(WeightPosterior):
         self.cross = solve_triangular(self.own, cross.mT, upper=False)  # (K, q, P₁)
         flat = self.cross.flatten(0, 1)
         self.hidden = factorised(gram.hidden * h * h.unsqueeze(1) - flat.mT @ flat)  # (P₁, P₁)
-        factors = (self.own, self.hidden)
-        self.logdet = 2 * sum(x.diagonal(dim1=-2, dim2=-1).log().sum() for x in factors)
+        self.logdet = 2 * (_logs(self.own) + _logs(self.hidden))
         self._open: Tensor | None = None
         self._inner: Tensor | None = None
         self._passed: Tensor | None = None
@@ -137,6 +136,10 @@ class InArrow(WeightPosterior):
     def _together(self, rows: Tensor) -> Tensor:  # (m, P) -> (P, m)
         h, o = self._white(rows)
         return torch.cat([h, o.flatten(0, 1)])
+
+
+def _logs(factor: Tensor) -> Tensor:
+    return factor.diagonal(dim1=-2, dim2=-1).log().sum()
 
 
 def parted(network: Perceptron, w: Tensor) -> tuple[Tensor, Tensor]:  # (…, P₁), (…, K, q)
