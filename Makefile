@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-rest test-all test-numbers lint types docs results check clean
+.PHONY: demo test test-rest test-all test-numbers test-oldest lint types docs results check clean
 
 # All methods on embedded data, the claims that apply to it, and the page that shows it.
 demo: .venv/installed
@@ -28,6 +28,16 @@ test-numbers: .venv/installed
 	$(OLD_CPU) $(TEST) -m "not exhaustive" src/adareg tests/core tests/nn tests/lab/judge \
 		tests/lab/report tests/lab/train tests/test_results.py tests/test_sklearn*.py
 
+# The integrations and the lab with the oldest versions that are declared, in an environment of its
+# own. Torch is the usual one. Old packages warn of what newer ones have deprecated since.
+OLDEST := .venv-oldest/bin
+test-oldest: .venv-oldest/installed
+	OMP_NUM_THREADS=1 $(OLDEST)/python -m pytest -n auto --dist loadfile -m "not exhaustive" \
+		-W ignore::DeprecationWarning -W ignore::FutureWarning tests/lab/data tests/lab/judge \
+		tests/lab/report/test_report.py tests/test_optional.py tests/test_package.py \
+		$(wildcard tests/test_sklearn*.py tests/test_evidence*.py) \
+		$(wildcard tests/test_lightning*.py tests/test_transformers*.py)
+
 lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -44,7 +54,7 @@ results: .venv/installed
 	$(BIN)/python tools/tables.py
 	$(BIN)/python tools/results.py
 
-check: test-all test-numbers lint types docs
+check: test-all test-numbers test-oldest lint types docs
 
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -53,5 +63,12 @@ check: test-all test-numbers lint types docs
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	@touch $@
 
+.venv-oldest/installed: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv .venv-oldest
+	$(OLDEST)/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints-oldest.txt --editable ".[lab,lightning,sklearn,transformers]" \
+		hypothesis numpy psutil pytest pytest-xdist tensorboard
+	@touch $@
+
 clean:
-	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-oldest site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -149,7 +149,8 @@ def test_reporters_get_the_metrics_if_it_is_first(tmp_path, monkeypatch):
     trainer = make_trainer(tmp_path, Classifier(), [callback], **options)
     callback.add_to(trainer)
     trainer.train()
-    events = EventAccumulator(str(tmp_path / "events"))
+    (written,) = tmp_path.rglob("events.out.tfevents.*")  # where is up to the version
+    events = EventAccumulator(str(written.parent))
     events.Reload()
     assert len(events.Scalars("train/adareg/model.2/stable_rank")) == 5
 
@@ -159,6 +160,14 @@ def test_reporters_that_do_not_get_the_metrics_are_named(tmp_path, monkeypatch):
     trainer = make_trainer(tmp_path, Classifier(), [AdaRegCallback()], 1, report_to="tensorboard")
     with pytest.warns(UserWarning, match="serves tensorboard before .* callback.add_to"):
         trainer.train()
+
+
+def test_an_optimizer_that_the_trainer_makes(tmp_path):
+    callback = AdaRegCallback(**STRONG)
+    trainer = make_trainer(tmp_path, Classifier(), [callback], 2, optimizer=None)
+    trainer.train()
+    assert callback.regularizer._steps == trainer.state.global_step == 12
+    assert (callback.regularizer.priors["model.2"].row.eigenvalues() != 1).all()  # it has updated
 
 
 def test_logs_nothing_when_told(tmp_path):
@@ -211,9 +220,12 @@ def test_a_step_that_accelerates_scaler_skips_does_nothing(mode):
         assert reg._steps == (not overflow)
 
 
-@pytest.mark.parametrize(("given", "kept"), [([1], None), (None, [1]), ([1], [])])
+@pytest.mark.parametrize(("given", "kept"), [([1], None), (None, [1]), ([2], [1])])
 def test_the_training_set_is_found_where_any_version_keeps_it(given, kept):
     """Transformers 4.49 keeps it in its state, and gives the callbacks nothing."""
     state = SimpleNamespace(train_dataloader=kept)
-    assert integration._loader(state, {"train_dataloader": given}) == [1]
-    assert integration._loader(SimpleNamespace(), {"train_dataloader": given}) == given
+    assert integration._given("train_dataloader", state, {"train_dataloader": given}) == [1]
+    assert (
+        integration._given("train_dataloader", SimpleNamespace(), {"train_dataloader": given})
+        == given
+    )

@@ -98,10 +98,11 @@ def test_bert_trains(precision, device, tmp_path):
     model = transformers.BertForSequenceClassification(transformers.BertConfig(**tiny()))
     callback = AdaRegCallback(strength="auto", every_n_steps=2)
     options = {"use_cpu": device == "cpu", "gradient_accumulation_steps": 2, **precision}
-    make_trainer(tmp_path, model, [callback], 2, Adam, texts(), **options).train()
+    trainer = make_trainer(tmp_path, model, [callback], 2, Adam, texts(), **options)
+    trainer.train()
     reg = callback.regularizer
     assert reg.strength == 1 / 24
     assert list(reg.layers) == ["classifier"]
-    assert reg._steps == (4 if not precision.get("fp16") else reg._steps)
+    assert reg._steps == trainer.state.global_step > 0 or precision.get("fp16")  # which may skip
     u, v = reg.priors["classifier"].row.eigenvalues().aminmax()
     assert u < v

@@ -59,7 +59,7 @@ def make_trainer(path, model, callbacks, epochs=4, optimizer=SGD, data=None, **o
         "num_train_epochs": epochs,
     }
     arguments = TrainingArguments(output_dir=str(path), **{**defaults, **options})
-    optimizers = optimizer(model.parameters(), lr=0.05), None
+    optimizers = optimizer(model.parameters(), lr=0.05) if optimizer else None, None
     data = dataset() if data is None else data
     return Trainer(model, arguments, train_dataset=data, callbacks=callbacks, optimizers=optimizers)
 

@@ -128,8 +128,9 @@ class RegularizerCallback(TrainerCallback):
     ) -> None:
         """Make the regularizer, or restore it, and attach it to the optimizer."""
         self._detach()
-        model, loader = network(self.settings, kwargs["model"]), _loader(state, kwargs)
-        optimizer = innermost(kwargs["optimizer"])
+        model = network(self.settings, _given("model", state, kwargs))
+        loader = _given("train_dataloader", state, kwargs)
+        optimizer = innermost(_given("optimizer", state, kwargs))
         if self.settings.epochs is not None and not _has_length(loader):
             raise ValueError("the training set has no length and so no epochs; give every_n_steps")
         chosen = self.settings.recipe.layers
@@ -253,10 +254,10 @@ class EvidenceCallback(WithEvidence, RegularizerCallback):
     """
 
 
-def _loader(state: TrainerState, given: dict[str, Any]) -> object:
-    """Return what loads the training set, which transformers 4.49 keeps in its state alone."""
-    loader = given.get("train_dataloader")
-    return getattr(state, "train_dataloader", None) if loader is None else loader
+def _given(name: str, state: TrainerState, arguments: dict[str, Any]) -> Any:
+    """Return what a callback is given; transformers 4.49 has what is in use in its state alone."""
+    in_use = getattr(state, name, None)
+    return arguments.get(name) if in_use is None else in_use
 
 
 def _has_length(loader: object) -> bool:

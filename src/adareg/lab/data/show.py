@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -46,9 +47,8 @@ def fetch(names: Sequence[str], directory: Path | None, console: Console, errors
     good = True
     for name in names or [n for n, source in data.DATASETS.items() if source.files]:
         try:
-            with Progress(
-                console=errors, transient=True, disable=not errors.is_terminal
-            ) as progress:
+            progress = Progress(console=errors, transient=True, disable=not errors.is_terminal)
+            with progress if errors.is_terminal else nullcontext():
                 written = data.fetch(name, directory, partial(Bar, progress))
         except (OSError, ImportError) as error:
             _say(errors, f"error: {name}: {error}")

@@ -38,7 +38,8 @@ class Terminal:
         self.done = self.total = 0
 
     def __enter__(self) -> Terminal:
-        self._bar.start()
+        if self.console.is_terminal:
+            self._bar.start()
         return self
 
     def __exit__(
@@ -47,7 +48,8 @@ class Terminal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bar.stop()
+        if self.console.is_terminal:
+            self._bar.stop()
 
     def plan(self, jobs: Sequence[Job], finished: int) -> None:
         """Say how many networks there are to train, and how many were recorded before."""
