@@ -14,7 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import adareg
-from adareg.bench import growth, report, steps, updates
+from adareg.bench import growth, report, steps, trainings, updates
 from adareg.bench.reference import dense_update
 from adareg.bench.timing import Timing, compare, peak_memory
 from adareg.cli import app
@@ -36,6 +36,8 @@ def record():
         patch.setattr(updates, "SHAPES", quick.pop("SHAPES"))
         patch.setattr(updates, "peak_memory", peak_here)
         patch.setattr(steps, "peak_memory", peak_here)
+        patch.setattr(trainings, "WORKLOADS", trainings.WORKLOADS[:1])
+        patch.setattr(trainings, "STEPS", 60)
         for name, value in quick.items():
             patch.setattr(growth, name, value)
         return report.run(CPU, 0.01, None, lambda text: None)
@@ -66,7 +68,26 @@ def test_the_record_is_complete_and_plain(record):
         assert row["error"]["float32 precisions"] < 1e-5
     assert [row["workload"] for row in record["steps"]] == ["MNIST CNN, batch 256, last layer"]
     assert set(record["steps"][0]["peak_bytes"]) == {"without", "coupled", "proximal"}
+    (row,) = record["trainings"]
+    assert row["workload"] == "MLP 64-100-50-10, 60 steps of 64"
+    assert set(row["seconds"]) == {"plain Adam", "with EvidenceReg"}
+    assert row["machine"] == record["machine"]
     assert all(len(points) == 2 for points in record["growth"].values())
+
+
+@pytest.mark.parametrize("workload", trainings.WORKLOADS, ids=lambda workload: workload.name)
+def test_trainings_differ_in_the_regularizer_alone(monkeypatch, workload):
+    monkeypatch.setattr(trainings, "STEPS", 2)
+    monkeypatch.setattr(trainings, "BATCH", 3)
+    monkeypatch.setattr(trainings, "SAMPLES", 5)
+    made, kind = [], adareg.EvidenceReg
+    monkeypatch.setattr(adareg, "EvidenceReg", lambda *args: made.append(kind(*args)) or made[-1])
+    threads = torch.get_num_threads()
+    for regularized in (False, True):
+        trainings.prepare(workload, regularized, CPU)()
+        assert len(made) == regularized
+    assert made[0].is_attached
+    assert torch.get_num_threads() == threads
 
 
 @pytest.mark.exhaustive
@@ -93,7 +114,9 @@ def test_a_slow_update_would_be_called_slow(record):
     slow["updates"][0]["seconds"]["alternating"]["median"] = math.inf
     slow["updates"][0]["error"]["float32 penalty"] = 1.0
     slow["steps"][0]["seconds"]["coupled"]["median"] *= 100
+    slow["trainings"][0]["seconds"]["with EvidenceReg"]["median"] *= 100
     missed = {target.what for target in report.targets(slow) if not target.reached}
+    assert "training, MLP 64-100-50-10, 60 steps of 64" in missed
     assert {"alternating / joint, 4 x 6", "error, float32 penalty, 4 x 6"} <= missed
     assert "step, MNIST CNN, batch 256, last layer, float32, coupled" in missed
     row = {**record["updates"][0], "p": 10, "d": 500}
@@ -115,6 +138,7 @@ def test_tables_are_printed(record):
     text = console.export_text()
     assert "4 x 6" in text
     assert "what it comes to" in text
+    assert "with EvidenceReg" in text
 
 
 @pytest.mark.parametrize("name", ["cpu.json", "cuda.json"])

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 import adareg
-from adareg.bench import growth, steps, updates
+from adareg.bench import growth, steps, trainings, updates
 
 Record = dict[str, Any]
 
@@ -38,7 +38,7 @@ def run(
     device: torch.device, seconds: float, largest: int | None, log: Callable[[str], None]
 ) -> Record:
     """Measure everything, ``seconds`` for each comparison, and return one record."""
-    record: Record = {"machine": machine(device), "updates": [], "steps": []}
+    record: Record = {"machine": machine(device), "updates": [], "steps": [], "trainings": []}
     for p, d in updates.shapes_for(device, largest):
         log(f"update, {p} x {d}")
         record["updates"].append(updates.measure(p, d, device, seconds))
@@ -47,6 +47,11 @@ def run(
             for variant in steps.VARIANTS[device.type]:
                 log(f"step, {workload.name}, {variant}")
                 record["steps"].append(steps.measure(workload, variant, device, 2 * seconds))
+    for training in trainings.WORKLOADS:
+        if device.type in training.devices:
+            log(f"training, {training.name}")
+            row = trainings.measure(training, device, 4 * seconds)
+            record["trainings"].append({**row, "machine": machine(device)})
     log("growth")
     record["growth"] = growth.measure(device, 4 * seconds)
     record["targets"] = [
@@ -99,6 +104,14 @@ def targets(record: Record) -> Iterator[Target]:
         for mode in steps.MODES:
             ratio = median[mode] / median["without"]
             yield Target(f"step, {name}, {mode}", ratio, _step_limit(row, on_gpu), False)
+    for row in record.get("trainings", []):
+        median = _medians(row)
+        ratio = median["with EvidenceReg"] / median["plain Adam"]
+        yield Target(f"training, {row['workload']}", ratio, _training_limit(on_gpu), False)
+
+
+def _training_limit(on_gpu: bool) -> float:
+    return 1.1 if on_gpu else 1.2
 
 
 def _step_limit(row: Record, on_gpu: bool) -> float:
@@ -124,6 +137,8 @@ def show(record: Record, console: Console) -> None:
             "one training step, ms (quartiles), peak memory of the step", record["steps"], _workload
         )
     )
+    title = "one training, one thread of a CPU, s (quartiles)"
+    console.print(_table(title, record.get("trainings", []), _training, 1.0))
     verdict = Table(title="what it comes to", box=None)
     for column in ("", "measured", "wanted", "reached"):
         verdict.add_column(column, justify="left" if column == "" else "right")
@@ -134,19 +149,21 @@ def show(record: Record, console: Console) -> None:
     console.print(verdict)
 
 
-def _table(title: str, rows: list[Record], label: Callable[[Record], str]) -> Table:
+def _table(
+    title: str, rows: list[Record], label: Callable[[Record], str], unit: float = 1e3
+) -> Table:
     names = list(dict.fromkeys(name for row in rows for name in row["seconds"]))
     table = Table("", *names, title=title, box=None)
     for row in rows:
-        cells = [_cell(row, name) for name in names]
+        cells = [_cell(row, name, unit) for name in names]
         table.add_row(label(row), *cells)
     return table
 
 
-def _cell(row: Record, name: str) -> str:
+def _cell(row: Record, name: str, unit: float) -> str:
     if name not in row["seconds"]:
         return "–"
-    low, median, high = (1e3 * row["seconds"][name][key] for key in ("low", "median", "high"))
+    low, median, high = (unit * row["seconds"][name][key] for key in ("low", "median", "high"))
     memory = ""
     if "extra_memory" in row:
         memory = f", {row['extra_memory'][name] * 4 * row['p'] * row['d'] / 2**20:.0f} MiB"
@@ -157,6 +174,10 @@ def _cell(row: Record, name: str) -> str:
 
 def _shape(row: Record) -> str:
     return f"{row['p']} x {row['d']}"
+
+
+def _training(row: Record) -> str:
+    return str(row["workload"])
 
 
 def _workload(row: Record) -> str:

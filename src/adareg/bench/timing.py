@@ -31,33 +31,44 @@ _AT_LEAST = 7
 
 
 def compare(
-    actions: Mapping[str, Action], device: torch.device, seconds: float
+    actions: Mapping[str, Action],
+    device: torch.device,
+    seconds: float,
+    at_least: int = _AT_LEAST,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Timing]:
     """Time every action for about ``seconds`` in all, one repetition of each in turn.
 
     Machines are shared and drift: what is taken in turns drifts alike, so ratios hold. A
     repetition runs its action as often as fills 10 ms.
+
+    Args:
+        actions: what is timed, by name.
+        device: where it works.
+        seconds: time for all, if ``at_least`` so many repetitions fit into it.
+        at_least: repetitions of each.
+        clock: tells the time, or the time that this process has had.
     """
     loops = {}
     for name, action in actions.items():
-        _timed(action, 1, device)  # compile, allocate, warm caches
-        loops[name] = max(1, int(0.01 / _timed(action, 1, device)))
-    cost = sum(_timed(action, loops[name], device) for name, action in actions.items())
-    repetitions = min(50, max(_AT_LEAST, int(seconds / cost)))
+        _timed(action, 1, device, clock)  # compile, allocate, warm caches
+        loops[name] = max(1, int(0.01 / max(1e-9, _timed(action, 1, device, clock))))
+    cost = sum(_timed(action, loops[name], device, clock) for name, action in actions.items())
+    repetitions = min(50, max(at_least, int(seconds / cost)))
     samples: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(repetitions):
         for name, action in actions.items():
-            samples[name].append(_timed(action, loops[name], device) / loops[name])
+            samples[name].append(_timed(action, loops[name], device, clock) / loops[name])
     return {name: _summary(times) for name, times in samples.items()}
 
 
-def _timed(action: Action, loops: int, device: torch.device) -> float:
+def _timed(action: Action, loops: int, device: torch.device, clock: Callable[[], float]) -> float:
     _synchronize(device)
-    start = time.perf_counter()
+    start = clock()
     for _ in range(loops):
         action()
     _synchronize(device)
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def _synchronize(device: torch.device) -> None:

@@ -218,8 +218,8 @@ def test_of_a_large_batch_no_more_is_kept_than_is_looked_at(monkeypatch):
     optimizer, reg = torch.optim.SGD(model.parameters(), 0.0), regularizer(model)
     reg.attach(optimizer, update_every=100)
     train(model, optimizer, 2, x, y)
-    ((inputs,), _), *others = reg._source._recent
-    assert len(inputs) == 25
+    first, *others = reg._source._recent
+    assert first.size == len(first.inputs[0]) == 25
     assert not others
     inputs, labels = reg._source.batch()
     assert torch.equal(inputs[0], x[-25:])
@@ -288,6 +288,33 @@ def test_what_was_seen_is_kept_whatever_becomes_of_the_buffer():
     inputs, labels = reg._source.batch()
     assert torch.equal(inputs[0], x)
     assert torch.equal(labels, y)
+
+
+@pytest.mark.parametrize("accumulated", [1, 3])
+def test_an_update_sees_the_latest_batches(monkeypatch, accumulated):
+    monkeypatch.setattr(constants, "DEFAULTS", Constants(samples=25, first=8, growth=2.0))
+    x, _ = samples()
+    model, seen, latest = mlp(), [], []
+    optimizer, reg = torch.optim.SGD(model.parameters(), 1e-3), regularizer(model)
+    reg.attach(optimizer)
+    update = reg._solve
+    monkeypatch.setattr(reg, "_solve", lambda *_: (seen.append(reg._source.batch()), update(*_))[1])
+    for step in range(1, 20):
+        optimizer.zero_grad()
+        for _ in range(accumulated):
+            batch = torch.randint(60, (10,))
+            latest.append((x[batch], torch.full((10,), step % 3)))
+            cross_entropy(model(latest[-1][0]), latest[-1][1]).backward()
+        optimizer.step()
+        if step in (8, 16):
+            for found, expected in zip(seen.pop(), zip(*latest[-3:], strict=True), strict=True):
+                found = found[0] if isinstance(found, tuple) else found
+                assert torch.equal(found, torch.cat(expected)[-25:])
+        assert not seen
+        if step in (12, 18):  # far from any: nothing is copied
+            assert not any(torch.equal(one.inputs[0], latest[-1][0]) for one in reg._source._recent)
+    reg.update()  # by hand: with what there is
+    assert reg.updates == 3
 
 
 def test_the_models_file_and_copies_have_no_training_data():

@@ -32,9 +32,12 @@ from adareg.nn.evidence.correlations import Correlations, draw_correlations
 from adareg.nn.evidence.losses import watch_loss
 from adareg.nn.evidence.sources import Given, Recent, Source
 from adareg.nn.regularizer import Regularizer
-from adareg.nn.schedule import Growing, Schedule
+from adareg.nn.schedule import Growing, Never, Schedule
 from adareg.nn.select import Layer, Selection, unwrapped
 from adareg.nn.state import Form, any_rank
+
+#: Of so small batches that more are needed, each is remembered.
+_FAR = 20
 
 
 class EvidenceReg(Regularizer):
@@ -251,10 +254,19 @@ class EvidenceReg(Regularizer):
         given = None if data is None else Given(data, samples)
         attachment = super().attach(optimizer, mode, update_every)
         sign = -1 if attachment.maximizes else 1
-        self._source = given or Recent(min(self.n_samples, samples), self.likelihood, sign)
+        is_near = partial(self._is_near, attachment.schedule)
+        most = min(self.n_samples, samples)
+        self._source = given or Recent(most, self.likelihood, sign, is_near)
         attachment.own(self._source.watch(self.model))
         attachment.own(watch_loss(self.model, self.likelihood, sign))
         return attachment
+
+    def _is_near(self, schedule: Schedule, steps: int) -> bool:
+        """Return if an update is due after so many steps, or may be asked for at any time."""
+        if isinstance(schedule, Never) or steps > _FAR:
+            return True
+        near = range(self._steps + 1, self._steps + steps + 1)
+        return any(schedule.is_due(step, self._last_due) for step in near)
 
     def proximal_rate(self, group: Mapping[str, Any]) -> float | Tensor:
         """Return by how much the gradients of the loss move a weight that is pulled evenly.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -71,6 +71,14 @@ def _own_draws(data: Any) -> Iterator[None]:
             holder.generator = generator
 
 
+class _Seen(NamedTuple):
+    """A batch that the model was trained on."""
+
+    inputs: Any
+    size: int
+    targets: Callable[[], Tensor | None]
+
+
 class Recent:
     """The latest batches that a model was trained on.
 
@@ -82,17 +90,26 @@ class Recent:
         most: how many samples are remembered.
         likelihood: reads targets off a gradient.
         sign: −1 where the loss is maximized.
+        is_wanted: tells if there may be an update after so many batches; others are passed over
+            while there are enough, which is what most of a training is.
     """
 
-    def __init__(self, most: int, likelihood: Likelihood, sign: int = 1) -> None:
+    def __init__(
+        self,
+        most: int,
+        likelihood: Likelihood,
+        sign: int = 1,
+        is_wanted: Callable[[int], bool] | None = None,
+    ) -> None:
         self._most, self._likelihood, self._sign = most, likelihood, sign
+        self._is_wanted = is_wanted
         self._name = "the model"
-        self._recent: deque[tuple[Any, list[Tensor]]] = deque()
+        self._recent: deque[_Seen] = deque()
         self._is_copy = False
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy of the model, or a file, has no use for training data."""
-        return {**vars(self), "_recent": deque(), "_is_copy": True}
+        return {**vars(self), "_recent": deque(), "_is_copy": True, "_is_wanted": None}
 
     def watch(self, model: nn.Module) -> list[RemovableHandle]:
         """Remember what the model is called with from now on."""
@@ -107,6 +124,8 @@ class Recent:
             return
         if not isinstance(logits, Tensor) or not logits.requires_grad or not logits.ndim:
             return
+        if not self._needs(len(logits)):
+            return
         if args and kwargs:
             raise ValueError(
                 "the model is called with positional and keyword arguments; "
@@ -114,34 +133,43 @@ class Recent:
             )
         latest = take(args or kwargs, slice(-self._most, None))
         inputs: Inputs = each(latest, lambda x: x.detach().clone())
-        self._recent.append((inputs, self._targets(inputs, logits)))
-        while sum(size(x) for x, _ in list(self._recent)[1:]) >= self._most:
+        self._recent.append(_Seen(inputs, size(inputs), self._targets(inputs, logits)))
+        while sum(seen.size for seen in self._recent) - self._recent[0].size >= self._most:
             self._recent.popleft()
 
-    def _targets(self, inputs: Inputs, logits: Tensor) -> list[Tensor]:
-        """Return a list of the targets, or one that they will be in after the backward pass."""
-        answer, known, likelihood = logits.detach()[-self._most :], [], self._likelihood
+    def _needs(self, samples: int) -> bool:
+        """Return if a batch of so many samples is to be remembered."""
+        if self._is_wanted is None or sum(seen.size for seen in self._recent) < self._most:
+            return True
+        return self._is_wanted(-(-self._most // max(1, samples)))
+
+    def _targets(self, inputs: Inputs, logits: Tensor) -> Callable[[], Tensor | None]:
+        """Return what returns the targets, None before the backward pass that they are read off."""
+        answer, likelihood = logits.detach()[-self._most :].clone(), self._likelihood
         given = inputs.get("labels") if isinstance(inputs, Mapping) else None
         if isinstance(given, Tensor):
-            known.append(likelihood.fill_gaps(given, answer))
-        elif likelihood.needs_targets:
+            targets = likelihood.fill_gaps(given, answer)
+            return lambda: targets
+        if likelihood.needs_targets:
             raise ValueError(
                 f"likelihood={likelihood.name!r} learns the noise and so needs targets: give "
                 "data=(inputs, targets), or a data loader; or call the model with labels=…"
             )
-        else:
-            latest, sign = slice(-self._most, None), self._sign
+        gradients: list[Tensor] = []
+        logits.register_hook(lambda gradient: gradients.append(gradient.detach().clone()))
 
-            def read(gradient: Tensor) -> None:
-                found = sign * gradient.detach()[latest]
-                known.append(likelihood.read_targets(found, answer))
+        def read() -> Tensor | None:
+            if not gradients:
+                return None
+            found = self._sign * gradients[0][-self._most :]
+            return likelihood.read_targets(found, answer)
 
-            logits.register_hook(read)
-        return known
+        return read
 
     def batch(self) -> tuple[Any, Tensor | None]:
         """Return inputs and targets for an update."""
-        known = [(inputs, labels[0]) for inputs, labels in self._recent if labels]
+        found = [(seen.inputs, seen.targets()) for seen in self._recent]
+        known = [(inputs, labels) for inputs, labels in found if labels is not None]
         if not known:
             raise RuntimeError(
                 f"no training batch was seen: {self._name} was not called in training mode, was "
