@@ -177,17 +177,29 @@ def test_too_few_steps_are_told() -> None:
     assert not learned(wave(), max_steps=3).converged
 
 
-def test_variance_of_several_networks_has_how_far_they_are_apart() -> None:
+def test_several_networks_are_mixed_by_their_precision() -> None:
     table = wave(30)
     networks = [learned(table, max_steps=4), learned(table, max_steps=8)]
     X = normal(7, 2, seed=9)
     each = [predict.outputs([one], X) for one in networks]
+    total = [
+        one.variance + network.remaining_noise for one, network in zip(each, networks, strict=True)
+    ]
+    share = total[1] / (total[0] + total[1])
+    first, second = each
     found = predict.outputs(networks, X)
-    second = torch.stack([one.variance + one.mean.square() for one in each]).mean(0)
-    assert torch.allclose(found.variance, second - found.mean.square())
+    assert torch.allclose(found.mean, share * first.mean + (1 - share) * second.mean)
+    squares = [one.variance + one.mean.square() for one in each]
+    expected = share * squares[0] + (1 - share) * squares[1] - found.mean.square()
+    assert torch.allclose(found.variance, expected)
+    assert torch.allclose(predict.mean(networks, X), found.mean)
     mean, covariance = predict.covariance(networks, X)
     assert torch.allclose(mean, found.mean)
     assert torch.allclose(covariance.diagonal(dim1=-2, dim2=-1).T, found.variance)
+    assert torch.linalg.eigvalsh(covariance).min() > -1e-9
+    drawn = predict.draw(networks, X, 4000, torch.Generator().manual_seed(0))[..., 0]
+    assert torch.allclose(drawn.mean(0), found.mean[:, 0], atol=0.05)
+    assert torch.allclose(drawn.T.cov(), covariance[0], atol=0.05)
 
 
 def test_draws_of_outputs_have_their_mean_and_variance() -> None:

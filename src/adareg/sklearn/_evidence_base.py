@@ -88,7 +88,7 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
         used = weight > 0
         X, y, weight = X[used], y[used], weight[used]
         Y, likelihood = self._targets(y, weight, names)
-        columns = self._most_columns(X.shape[0], X.shape[1], self._outputs(Y))
+        columns = self._most_columns(X.shape[0], 2 * X.shape[1], self._outputs(Y))
         self.inputs_ = Inputs.of(X, weight, columns)
         device = torch.device("cpu" if self.device is None else self.device)
         tensors = (self.inputs_.standardise(X), Y, torch.from_numpy(weight))
@@ -220,10 +220,10 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
 
         Over all targets, networks and training samples.
         """
-        total: Any = 0.0
+        X, total = table.X[:1024], np.zeros(())
         for one in self.networks_:
-            gradients = _input_gradients(one, table.X[:1024])
-            total = total + (self.inputs_.spread(gradients) ** 2).mean((0, 1))
+            gradients = self.inputs_.spread(_input_gradients(one, X), X.cpu().numpy())
+            total = total + (gradients**2).mean((0, 1))
         root = np.sqrt(total)
         return root / root.sum() if root.sum() > 0 else root
 

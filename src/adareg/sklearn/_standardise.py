@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from adareg.sklearn._data import Array
+from adareg.sklearn._power import Powers
 
 #: A column that varies by less than this share of its size is taken as constant: it is rounding.
 _ROUNDING = 1e-12
@@ -57,12 +58,13 @@ class Targets:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Means, deviations and ranges of inputs, and the directions that are kept of many."""
+    """Means, deviations and ranges of inputs; powers of skewed ones, or directions kept of many."""
 
     mean: Array  # (d,)
     scale: Array  # (d,)
-    low: Array  # (d,): of the training range, standardised
-    high: Array  # (d,)
+    low: Array  # (d + r,): of the training range, standardised, powers behind
+    high: Array  # (d + r,)
+    powers: Powers | None = None
     directions: Array | None = None  # (d, r)
 
     @classmethod
@@ -71,32 +73,56 @@ class Inputs:
         X = dense(X)
         mean, scale = _moments(X, weight)
         Z = (X - mean) / scale
-        directions = None
         if X.shape[1] > most:
             root = np.sqrt(weight)[:, None]
             directions = np.linalg.svd(root * Z, full_matrices=False)[2][:most].T
-        return cls(mean, scale, Z.min(0), Z.max(0), directions)
+            return cls(mean, scale, Z.min(0), Z.max(0), directions=directions)
+        powers = Powers.of(Z, weight, most - X.shape[1])
+        W = np.concatenate([Z, powers.raised(Z)], 1)
+        return cls(mean, scale, W.min(0), W.max(0), powers)
 
     @property
     def columns(self) -> int:
         """How many inputs a network has."""
-        return len(self.mean) if self.directions is None else self.directions.shape[1]
+        return len(self.low) if self.directions is None else self.directions.shape[1]
 
     def standardise(self, X: Any) -> Tensor:
         """Return inputs of mean zero and deviation one, none of them far out."""
+        d = len(self.mean)
         Z = (dense(X) - self.mean) / self.scale
-        reach = _OUTSIDE * (self.high - self.low) + 1e-9
-        inside = np.clip(Z, self.low - reach, self.high + reach)
+        inside = self._inside(Z, slice(0, d))
         moved = np.flatnonzero((inside != Z).any(0))
         if len(moved):
             warnings.warn(
-                f"X: {len(moved)} of {Z.shape[1]} columns, number {moved[0]} for example, with "
+                f"X: {len(moved)} of {d} columns, number {moved[0]} for example, with "
                 f"values further outside of their training range than {_OUTSIDE:g} times its "
                 "width; they are taken as lying there, since nothing is known beyond",
                 stacklevel=3,
             )
-        return torch.from_numpy(inside if self.directions is None else inside @ self.directions)
+        if self.directions is not None:
+            return torch.from_numpy(inside @ self.directions)
+        if self.powers is None:
+            return torch.from_numpy(inside)
+        raised = self._inside(self.powers.raised(inside), slice(d, None))
+        return torch.from_numpy(np.concatenate([inside, raised], 1))
 
-    def spread(self, of_inputs: Array) -> Array:
-        """Return gradients with respect to a network's inputs as such to columns, (…, d)."""
-        return of_inputs if self.directions is None else of_inputs @ self.directions.T
+    def _inside(self, Z: Array, part: slice) -> Array:
+        low, high = self.low[part], self.high[part]
+        reach = _OUTSIDE * (high - low) + 1e-9
+        return np.clip(Z, low - reach, high + reach)
+
+    def spread(self, of_inputs: Array, inputs: Array) -> Array:
+        """Return gradients with respect to a network's inputs as such to columns, (…, n, d).
+
+        Args:
+            of_inputs: (…, n, inputs).
+            inputs: where they were taken, (n, inputs), standardised.
+        """
+        if self.directions is not None:
+            return of_inputs @ self.directions.T
+        if self.powers is None:
+            return of_inputs
+        d = len(self.mean)
+        found = of_inputs[..., :d].copy()
+        found[..., self.powers.columns] += of_inputs[..., d:] * self.powers.slopes(inputs[:, :d])
+        return found

@@ -1,8 +1,12 @@
 """From the posterior of the weights to the outputs: means, variances, draws; of one or several.
 
 Outputs are those of the network linearised at its weights, so that they are Gaussian; with a linear
-model this is exact. Several networks make a mixture: its mean is the mean of their means, and its
-covariance also has how far these are apart.
+model this is exact. Several networks are mixed at each sample by their precision there: a network
+that does not know says less. With shares ``sᵢ``, means ``mᵢ`` and covariances ``Cᵢ``,
+
+    m = Σ sᵢ mᵢ        C = Σ √sᵢ (Cᵢ + (mᵢ − m)(mᵢ − m)ᵀ) √sᵢ,
+
+whose diagonal is the variance of the mixture.
 """
 
 from __future__ import annotations
@@ -26,18 +30,52 @@ class Outputs(NamedTuple):
     variance: Tensor  # (n, K)
 
 
+class _Each(NamedTuple):
+    """What each network says."""
+
+    means: Tensor  # (N, n, K)
+    variances: Tensor  # (N, n, K)
+    shares: Tensor  # (N, n, K), summing to one
+
+    @property
+    def mean(self) -> Tensor:  # (n, K)
+        return (self.shares * self.means).sum(0)
+
+    @property
+    def variance(self) -> Tensor:  # (n, K)
+        apart = (self.means - self.mean).square()
+        return (self.shares * (self.variances + apart)).sum(0)
+
+
+def _each(networks: Sequence[Learned], means: Tensor, variances: Tensor) -> _Each:
+    noise = torch.stack([_own_noise(one) for one in networks]).unsqueeze(1)  # (N, 1, K)
+    precision = 1 / (variances + noise)
+    return _Each(means, variances, precision / precision.sum(0))
+
+
+def _own_noise(one: Learned) -> Tensor:  # (K,)
+    noise = one.remaining_noise
+    return noise.diagonal() if noise.ndim == 2 else noise
+
+
+def _of_each(networks: Sequence[Learned], X: Tensor) -> _Each:
+    means, variances = zip(*(_of_one(one, X) for one in networks), strict=True)
+    return _each(networks, torch.stack(means), torch.stack(variances))
+
+
 @torch.no_grad()
 def mean(networks: Sequence[Learned], X: Tensor) -> Tensor:  # (n, K)
     """Return the mean of the outputs."""
-    return torch.stack([one.network(one.state.w, X) for one in networks]).mean(0)
+    if len(networks) == 1:
+        return networks[0].network(networks[0].state.w, X)
+    return _of_each(networks, X).mean
 
 
 @torch.no_grad()
 def outputs(networks: Sequence[Learned], X: Tensor) -> Outputs:
     """Return the mean and the variance of the outputs."""
-    found = [_of_one(one, X) for one in networks]
-    means, variances = (torch.stack(x) for x in zip(*found, strict=True))
-    return Outputs(means.mean(0), variances.mean(0) + means.var(0, correction=0))
+    each = _of_each(networks, X)
+    return Outputs(each.mean, each.variance)
 
 
 def _of_one(one: Learned, X: Tensor) -> Outputs:
@@ -60,23 +98,29 @@ def covariance(networks: Sequence[Learned], X: Tensor) -> tuple[Tensor, Tensor]:
         near = one.network.linearise(one.state.w, X)
         means.append(near.outputs)
         covariances.append(one.posterior.covariance(near.rows(each_output(near.outputs))))
-    found = torch.stack(means)
-    apart = (found - found.mean(0)).permute(2, 1, 0)  # (K, n, networks)
-    between = apart @ apart.mT / len(networks)
-    return found.mean(0), torch.stack(covariances).mean(0) + between
+    inside = torch.stack(covariances)  # (N, K, n, n)
+    variances = inside.diagonal(dim1=-2, dim2=-1).mT
+    each = _each(networks, torch.stack(means), variances)
+    apart = (each.means - each.mean).mT  # (N, K, n)
+    weight = each.shares.sqrt().mT
+    inside = inside + apart.unsqueeze(-1) * apart.unsqueeze(-2)
+    return each.mean, (weight.unsqueeze(-1) * inside * weight.unsqueeze(-2)).sum(0)
 
 
 @torch.no_grad()
 def draw(
     networks: Sequence[Learned], X: Tensor, count: int, generator: torch.Generator
 ) -> Tensor:  # (count, n, K)
-    """Return outputs drawn from the posterior, each of one of the networks, all inputs together."""
-    chosen = torch.randint(len(networks), (count,), generator=generator).tolist()
-    drawn = []
-    for index in chosen:
-        one = networks[index]
+    """Return outputs drawn from a Gaussian of this mean and covariance, all inputs together."""
+    each = _of_each(networks, X)
+    drawn = each.mean.expand(count, -1, -1).clone()
+    for one, mean, share in zip(networks, each.means, each.shares, strict=True):
         near = one.network.linearise(one.state.w, X)
         rows = near.rows(each_output(near.outputs))
-        step = one.posterior.draw(generator)
-        drawn.append(near.outputs + (rows @ step).T)
-    return torch.stack(drawn)
+        steps = torch.stack([one.posterior.draw(generator) for _ in range(count)])
+        inside = torch.einsum("knp,cp->cnk", rows, steps)
+        apart = torch.randn(count, 1, 1, generator=generator, dtype=mean.dtype, device="cpu").to(
+            mean
+        )
+        drawn += share.sqrt() * (inside + apart * (mean - each.mean))
+    return drawn
