@@ -25,7 +25,7 @@ def test_skewed_columns_have_the_power_that_scipy_finds() -> None:
     W = found.raised(Z)
     assert np.allclose(W.mean(0), 0)
     assert np.allclose(W.std(0), 1)
-    assert np.abs(stats.skew(W)).max() < 0.1 * np.abs(stats.skew(Z[:, :2])).min()
+    assert np.abs(stats.skew(W)).max() < 0.2 * np.abs(stats.skew(Z[:, :2])).min()
 
 
 def test_the_most_skewed_come_first() -> None:
