@@ -267,6 +267,18 @@ def test_parameters_are_checked(settings: dict[str, Any], message: str) -> None:
         small(**settings).fit(*table())
 
 
+@pytest.mark.parametrize("device", ["abacus", "meta", "cpu:x"])
+def test_a_device_that_is_not_there_is_refused(device: str) -> None:
+    with pytest.raises(ValueError, match=f"device='{device}': expected a torch device"):
+        small(device=device).fit(*table())
+
+
+def test_a_device_may_have_a_number() -> None:
+    X, y = table()
+    expected = small(max_iter=2).fit(X, y).predict(X)
+    assert np.allclose(small(max_iter=2, device="cpu:0").fit(X, y).predict(X), expected)
+
+
 def test_negative_weights_are_refused() -> None:
     X, y = table()
     with pytest.raises(ValueError, match="negative"):

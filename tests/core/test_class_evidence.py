@@ -91,22 +91,22 @@ def test_averages_are_those_of_quadrature(mean: float, variance: float) -> None:
     expected, _ = quad(
         lambda f: density(f) / (1 + math.exp(-f)), mean - reach, mean + reach, points=[mean]
     )
-    logits, covariance = (
-        torch.full((1, *[1] * k), x, dtype=DOUBLE) for k, x in ((1, mean), (2, variance))
-    )
-    for log_p in (
-        Classes().average(logits, covariance),
-        Labels().average(logits, covariance)[:, 0],
-    ):
+    logits, spread = (torch.full((1, 1), x, dtype=DOUBLE) for x in (mean, variance))
+    for log_p in (Classes().average(logits, spread), Labels().average(logits, spread)[:, 0]):
         assert float(log_p[0, 1].exp()) == pytest.approx(expected, abs=0.02)
         assert float(log_p.exp().sum()) == pytest.approx(1)
+
+
+def trace(likelihood: ClassLikelihood, covariance: Tensor) -> Tensor:
+    """Return the variances that a likelihood asks for, of a covariance of logits."""
+    return torch.einsum("nkl,mkl->nm", covariance, likelihood.metrics(covariance.shape[-1]))
 
 
 def test_average_of_several_classes_lies_between_the_mean_and_draws_of_logits() -> None:
     logits, draws = normal(1, 3), normal(200000, 3, seed=2)
     drawn = (logits + draws * math.sqrt(2.0)).softmax(-1).mean(0)
-    covariance = 2.0 * torch.eye(3, dtype=DOUBLE).unsqueeze(0)
-    found = Classes().average(logits, covariance).exp()[0]
+    variance = trace(Classes(), 2.0 * torch.eye(3, dtype=DOUBLE).unsqueeze(0))
+    found = Classes().average(logits, variance).exp()[0]
     for k in range(3):
         low, high = sorted([float(drawn[k]), float(logits.softmax(-1)[0, k])])
         assert low < float(found[k]) < high
@@ -116,9 +116,20 @@ def test_average_ignores_what_logits_have_in_common() -> None:
     logits, root = normal(1, 3), normal(3, 3, seed=1)
     covariance = (root @ root.mT).unsqueeze(0)
     likelihood = Classes()
+    variance, wider = trace(likelihood, covariance), trace(likelihood, covariance + 5)
     assert torch.allclose(
-        likelihood.average(logits, covariance), likelihood.average(logits + 3, covariance + 5)
+        likelihood.average(logits, variance), likelihood.average(logits + 3, wider)
     )
+
+
+def test_variances_of_classes_are_those_of_contrasts_and_of_labels_their_own() -> None:
+    root = normal(3, 3, seed=1)
+    covariance = (root @ root.mT).unsqueeze(0)
+    contrasts = torch.linalg.qr(torch.cat([torch.ones(3, 1, dtype=DOUBLE), root[:, :2]], 1)).Q
+    expected = (contrasts[:, 1:].mT @ covariance[0] @ contrasts[:, 1:]).diagonal().mean()
+    assert torch.allclose(trace(Classes(), covariance), expected)
+    assert torch.allclose(trace(Classes(), covariance[:, :1, :1]), covariance[:, :1, 0])
+    assert torch.allclose(trace(Labels(), covariance)[0], covariance[0].diagonal())
 
 
 def linear(likelihood: ClassLikelihood, X: Tensor, Y: Tensor, K: int) -> Learned:

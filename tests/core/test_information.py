@@ -18,6 +18,7 @@ from adareg.core.evidence.information import (
     information,
 )
 from adareg.core.evidence.perceptron import Perceptron
+from adareg.core.evidence.spread import Spread
 from adareg.core.evidence.tabular import TableLikelihood, TargetNoise
 
 DOUBLE = torch.float64
@@ -86,6 +87,21 @@ def test_posterior_is_that_of_dense_algebra(dense: Dense, damping: float) -> Non
     expected = rows @ covariance @ rows.mT
     assert torch.allclose(posterior.covariance(rows), expected)
     assert torch.allclose(posterior.variance(rows[1]), expected[1].diagonal())
+
+
+@pytest.mark.parametrize("name", ["targets in an arrow", "classes"])
+def test_folded_posteriors_have_the_variances_of_dense_algebra(name: str) -> None:
+    dense = Dense(CASES[name])
+    variances = normal(dense.network.size, seed=4).exp()
+    covariance = torch.linalg.inv(dense.gram.sum(0) + torch.diag(1 / variances))
+    root, X = normal(2, OUTPUTS, OUTPUTS, seed=7), normal(300, 2, seed=6)
+    metrics = root @ root.mT
+    found = Spread(dense.network, dense.w, covariance, metrics)
+    rows = dense.jacobian(X)
+    within = rows @ covariance @ rows.mT
+    expected = torch.einsum("mkl,nkl->nm", metrics, within)
+    near = dense.network.linearise(dense.w, X)
+    assert torch.allclose(found.variances(near), expected)
 
 
 def test_leverage_and_bend_are_those_of_dense_algebra(dense: Dense) -> None:

@@ -170,7 +170,7 @@ def test_the_state_of_the_highest_score_is_kept() -> None:
     found = learned(wave())
     scores = [(evidence + left_out) / 2 for evidence, left_out in found.course]
     assert found.score == pytest.approx(max(scores))
-    assert found.steps == len(scores)
+    assert found.steps >= len(scores) > 1
 
 
 def test_too_few_steps_are_told() -> None:

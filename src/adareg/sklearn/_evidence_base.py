@@ -19,6 +19,7 @@ from sklearn.utils.validation import (  # type: ignore[import-untyped]
 
 from adareg._optional import load
 from adareg._threads import one_thread
+from adareg.core.evidence.information import cost
 from adareg.core.evidence.learn import Learned, State, Table, learn
 from adareg.core.evidence.perceptron import Perceptron
 from adareg.core.evidence.tabular import TableLikelihood
@@ -33,15 +34,15 @@ _UNITS = ("erf", "silu")
 #: Units of the hidden layer to choose from, if nobody says how many.
 _WIDTHS = (10, 30)
 
-#: Operations of a step; where there would be more, leading directions of the inputs are kept, but
-#: at least so many.
-_AFFORDABLE, _LEAST_COLUMNS = 4e9, 8
+#: Multiplications of a step; where there would be more, leading directions of the inputs are kept,
+#: but at least so many.
+_AFFORDABLE, _LEAST_COLUMNS = 1.2e9, 8
 
 #: Larger tables are learned from a part first.
 _LARGE, _PART = 8192, 4096
 
-#: Steps without gain until all rows of a large table are taken as learned.
-_PATIENCE_OF_LARGE = 4
+#: Refits without gain until all rows of a large table are taken as learned.
+_PATIENCE_OF_LARGE = 2
 
 #: Draws from the posterior for an interval of the correlations.
 _DRAWS = 200
@@ -79,6 +80,7 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
             The estimator itself.
         """
         self._validate_params()
+        device = checked_device(self.device)
         again = self.warm_start and hasattr(self, "networks_")
         names = _names(y)
         X, y = self._check(X, y, reset=not again)
@@ -88,12 +90,11 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
         used = weight > 0
         X, y, weight = X[used], y[used], weight[used]
         Y, likelihood = self._targets(y, weight, names)
+        self._likelihood = likelihood
         columns = self._most_columns(X.shape[0], 2 * X.shape[1], self._outputs(Y))
         self.inputs_ = Inputs.of(X, weight, columns)
-        device = torch.device("cpu" if self.device is None else self.device)
         tensors = (self.inputs_.standardise(X), Y, torch.from_numpy(weight))
         table = Table(*(x.to(device) for x in tensors))
-        self._likelihood = likelihood
         self.networks_ = self._learn(table, self.networks_ if again else None)
         self._describe(table)
         return self
@@ -128,16 +129,12 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
         return sizes
 
     def _most_columns(self, samples: int, columns: int, outputs: int) -> int:
-        """Return how many inputs a network may have, so that its steps stay affordable.
-
-        A step costs the cube of the rows or of the weights, whichever are fewer.
-        """
-        hidden = self._hidden()
-        most, rows = columns, min(samples, _PART) * outputs
+        """Return how many inputs a network may have, so that its steps stay affordable."""
+        most, hidden = columns, self._hidden()
+        samples = min(samples, _PART)
         while most > _LEAST_COLUMNS:
-            size = Perceptron(most, outputs, hidden).size
-            block = size - (outputs - 1) * (hidden[-1] + 1 + most)
-            if min(rows**2 * max(rows, size), rows * block**2 + size**3) < _AFFORDABLE:
+            network = Perceptron(most, outputs, hidden)
+            if cost(network, self._likelihood, samples, outputs) < _AFFORDABLE:
                 break
             most -= max(1, most // 10)
         return most
@@ -299,6 +296,19 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = True
         tags.target_tags.multi_output = True
         return tags
+
+
+def checked_device(device: Any) -> torch.device:
+    """Return the device of this name, if tensors in float64 can be there."""
+    try:
+        found = torch.device("cpu" if device is None else device)
+        torch.zeros(1, dtype=torch.float64, device=found).sum().item()
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+        raise ValueError(
+            f"device={device!r}: expected a torch device that is there and has float64, such as "
+            f"'cpu' or 'cuda', or None for the CPU ({str(error).splitlines()[0]})"
+        ) from error
+    return found
 
 
 def _refuse_negative(weight: Array) -> None:

@@ -54,7 +54,7 @@ class EvidenceRegressor(RegressorMixin, BaseEvidence):  # type: ignore[misc]
         row_correlation_: how targets' output weights correlate.
         row_correlation_interval_: within which they lie with a probability of 95 %, (2, K, K).
         n_iter_: steps of the network that took most.
-        evidence_curve_: the log evidence of each network after each step.
+        evidence_curve_: the log evidence of each network after each refit of its prior.
 
     >>> from sklearn.datasets import load_diabetes
     >>> from adareg.sklearn import EvidenceRegressor

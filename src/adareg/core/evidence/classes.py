@@ -19,6 +19,7 @@ from torch.nn.functional import logsigmoid, one_hot
 
 from adareg.core.evidence.learn import Learned, Table, covariances
 from adareg.core.evidence.likelihood import Bernoulli, Categorical
+from adareg.core.evidence.predict import spread
 from adareg.core.evidence.tabular import (
     CrossValidated,
     Fitted,
@@ -48,8 +49,17 @@ class ClassLikelihood(TableLikelihood):
         """Return ``p − y``, the gradient of −log-likelihood."""
 
     @abstractmethod
-    def average(self, logits: Tensor, covariance: Tensor) -> Tensor:  # (n, C), or (n, K, 2)
-        """Return log probabilities, averaged over Gaussian logits; the last axis sums to one."""
+    def metrics(self, logits: int) -> Tensor:  # (m, K, K)
+        """Return D of the variances ``tr(D·C)`` of logits that probabilities are damped by."""
+
+    @abstractmethod
+    def average(self, logits: Tensor, variance: Tensor) -> Tensor:  # (n, C), or (n, K, 2)
+        """Return log probabilities, averaged over Gaussian logits; the last axis sums to one.
+
+        Args:
+            logits: their mean, (n, K).
+            variance: (n, m), by :meth:`metrics`.
+        """
 
     @abstractmethod
     def choose(self, log_p: Tensor, targets: Tensor) -> Tensor:  # (n,)
@@ -108,18 +118,18 @@ class Classes(Categorical, ClassLikelihood):
         y = targets.unsqueeze(-1) if p.shape[-1] == 1 else one_hot(targets, p.shape[-1])
         return p - y.to(p)
 
-    def average(self, logits: Tensor, covariance: Tensor) -> Tensor:
-        """Return those of logits damped as MacKay does, by one variance for each sample.
+    def metrics(self, logits: int) -> Tensor:
+        """Return that of the mean variance of contrasts between classes.
 
-        That is the mean variance of contrasts between classes: what all logits have in common
-        says nothing.
+        What all logits have in common says nothing.
         """
-        K = logits.shape[-1]
-        variance = covariance.diagonal(dim1=-2, dim2=-1).sum(-1)
-        if K > 1:
-            variance = (variance - covariance.sum((-2, -1)) / K) / (K - 1)
-        damped = _damp(logits, variance.unsqueeze(-1))
-        if K > 1:
+        eye = torch.eye(logits, dtype=torch.float64, device="cpu")
+        return (eye if logits == 1 else (eye - 1 / logits) / (logits - 1)).unsqueeze(0)
+
+    def average(self, logits: Tensor, variance: Tensor) -> Tensor:
+        """Return those of logits damped as MacKay does, by one variance for each sample."""
+        damped = _damp(logits, variance)
+        if logits.shape[-1] > 1:
             return damped.log_softmax(-1)
         return logsigmoid(torch.cat([-damped, damped], -1))
 
@@ -159,9 +169,13 @@ class Labels(Bernoulli, ClassLikelihood):
         """Return ``p − y``."""
         return outputs.sigmoid() - targets
 
-    def average(self, logits: Tensor, covariance: Tensor) -> Tensor:
+    def metrics(self, logits: int) -> Tensor:
+        """Return that of each logit alone."""
+        return torch.diag_embed(torch.eye(logits, dtype=torch.float64, device="cpu"))
+
+    def average(self, logits: Tensor, variance: Tensor) -> Tensor:
         """Return those of not having and of having each label, by the variance of its logit."""
-        damped = _damp(logits, covariance.diagonal(dim1=-2, dim2=-1)).unsqueeze(-1)
+        damped = _damp(logits, variance).unsqueeze(-1)
         return logsigmoid(torch.cat([-damped, damped], -1))
 
     def choose(self, log_p: Tensor, targets: Tensor) -> Tensor:
@@ -186,11 +200,8 @@ def log_probabilities(
     networks: Sequence[Learned], likelihood: ClassLikelihood, X: Tensor
 ) -> Tensor:
     """Return log probabilities, averaged over the posterior of each network, and networks."""
-    found = [
-        likelihood.average(*covariances(one.network, one.state.w, one.posterior, X))
-        for one in networks
-    ]
-    return mix(found)
+    metrics = likelihood.metrics(networks[0].network.outputs).to(X.device)
+    return mix([likelihood.average(*spread(one, X, metrics)) for one in networks])
 
 
 @torch.no_grad()
@@ -204,7 +215,9 @@ def sharpness(networks: Sequence[Learned], likelihood: ClassLikelihood, table: T
     found = []
     for one in networks:
         outputs, covariance = covariances(one.network, one.state.w, one.posterior, X)
-        found.append(likelihood.average(*likelihood.leave_out(outputs, Y, covariance)))
+        mean, wider = likelihood.leave_out(outputs, Y, covariance)
+        metrics = likelihood.metrics(outputs.shape[-1]).to(wider)
+        found.append(likelihood.average(mean, torch.einsum("nkl,mkl->nm", wider, metrics)))
     log_p = mix(found)
     low, high = (math.log(x) for x in _SHARPNESS)
     tried = torch.linspace(low, high, _TRIED, dtype=torch.float64).exp().tolist()

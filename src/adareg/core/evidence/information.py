@@ -50,16 +50,40 @@ def information(
     network: Perceptron, likelihood: TableLikelihood, samples: int, directions: int
 ) -> Information:
     """Return information without samples, in the form for so many samples and directions."""
+    form = _form(network, likelihood, samples, directions)
+    if form is OfRows:
+        return OfRows(samples, likelihood.by_direction)
+    if form is OfLayers:
+        return OfLayers(likelihood.by_direction)
+    return OfOutputs(network) if form is OfOutputs else OfClasses(network)
+
+
+def _form(
+    network: Perceptron, likelihood: TableLikelihood, samples: int, directions: int
+) -> type[Information]:
     shallow = len(network.hidden) == 1
     constant = shallow and likelihood.constant
     p, e = network.shapes[0]
     if _ROWS * samples * directions < (p * e if constant else network.size):
-        return OfRows(samples, likelihood.by_direction)
+        return OfRows
     if constant:
-        return OfOutputs(network)
-    if shallow and not likelihood.by_direction:
-        return OfClasses(network)
-    return OfLayers(likelihood.by_direction)
+        return OfOutputs
+    return OfClasses if shallow and not likelihood.by_direction else OfLayers
+
+
+def cost(network: Perceptron, likelihood: TableLikelihood, samples: int, directions: int) -> float:
+    """Return about how many multiplications a step takes, in the form that is cheapest.
+
+    A third to a half of the steps refit the prior.
+    """
+    form = _form(network, likelihood, samples, directions)
+    (p, e), size, rows = network.shapes[0], network.size, samples * directions
+    if form is OfRows:
+        return rows**2 * (1.2 * size + rows / 2)
+    sums = samples * (p * e) ** 2 / 4
+    if form is OfOutputs:
+        return (p * e) ** 2 * (2 / 3 * p * e + 3.5 * (size - p * e)) + sums
+    return size**2 * (0.4 * size + rows / 6) + (sums if form is OfClasses else rows * size**2)
 
 
 class OfRows(Information):

@@ -47,7 +47,7 @@ _AHEAD = 0.1
 _MOST_BEND = 0.4
 
 #: A state with a lower score than the best takes so many times the patience.
-_BEHIND = 2
+_BEHIND = 1.5
 
 #: More damping than this means that no step helps.
 _MOST_DAMPING = 1e10
@@ -271,7 +271,7 @@ class _Followed:
     best: State
     score: float = -math.inf
     mark: float = -math.inf
-    patience: int = 0  # that was needed so far
+    patience: float = 0.0  # that was needed so far
     course: list[tuple[float, float]] = field(default_factory=list)
 
     @property
@@ -282,7 +282,7 @@ class _Followed:
     def note(self, state: State, log_evidence: float, left_out: float, least: float) -> None:
         """Take note of a state; it is better if it gains more than ``least`` nats.
 
-        One that gains less takes patience, and one that is behind takes it twice.
+        One that gains less takes patience, and one that is behind takes more.
         """
         score = (log_evidence + left_out) / 2
         self.patience += 1 if score > self.score else _BEHIND
@@ -302,7 +302,7 @@ def learn(
     *,
     max_steps: int = 200,
     tol: float = 5e-3,
-    patience: int = 10,
+    patience: float | None = None,
     progress: Callable[[float], None] = lambda log_evidence: None,
 ) -> Learned:
     """Learn weights, prior and noise.
@@ -317,10 +317,10 @@ def learn(
         start: where to begin.
         max_steps: at most so many steps.
         tol: a state is better if it is so by more than this, in nats for each sample.
-        patience: stop after so many refits without a better state, or half of them if all are
-            worse than the best.
+        patience: stop after so many refits without a better state; None for the likelihood's.
         progress: called with the latest log evidence after each step.
     """
+    patience = likelihood.patience if patience is None else patience
     problem, followed = Problem(network, likelihood, table), _Followed(start)
     state, damping, waited, steps = start, 1.0, 0, 0
     while steps < max_steps and followed.patience < patience:

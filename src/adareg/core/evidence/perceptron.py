@@ -73,10 +73,6 @@ class Linearised(NamedTuple):
         pairs = zip(self.deltas(directions), self.values, strict=False)
         return torch.cat([_outer(delta, with_one(a)) for delta, a in pairs], -1)
 
-    def last_rows(self) -> Tensor:  # (n, q)
-        """Return gradients of any output with respect to its own output weights and linear path."""
-        return torch.cat([with_one(self.values[-1]), self.values[0]], 1)
-
     def deltas(self, directions: Tensor) -> list[Tensor]:  # (…, n, K) -> (…, n, p) by layer
         """Return gradients of the outputs along directions with respect to units' inputs."""
         found: list[Tensor] = []
@@ -150,11 +146,6 @@ class Perceptron:
                 count += 1
             index.append(columns.expand(p, d).flatten())
         return torch.cat(index), families
-
-    def own(self, output: int) -> Tensor:  # (q,)
-        """Return the places of an output's own weights, in the order of ``last_rows``."""
-        places = self.split(torch.arange(self.size))
-        return torch.cat([places[-2][output], places[-1][output]])
 
     @property
     def group(self) -> Tensor:  # (P,)

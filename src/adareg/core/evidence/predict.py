@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from adareg.core.evidence.learn import Learned, each_output
-
-#: Entries of the largest array of rows that is formed at once.
-_ENTRIES = 2**24
+from adareg.core.evidence.learn import Learned, covariances, each_output
+from adareg.core.evidence.spread import Spread
+from adareg.core.evidence.weights import WeightPosterior
 
 
 class Outputs(NamedTuple):
@@ -59,7 +59,8 @@ def _own_noise(one: Learned) -> Tensor:  # (K,)
 
 
 def _of_each(networks: Sequence[Learned], X: Tensor) -> _Each:
-    means, variances = zip(*(_of_one(one, X) for one in networks), strict=True)
+    metrics = _single(networks[0])
+    means, variances = zip(*(spread(one, X, metrics) for one in networks), strict=True)
     return _each(networks, torch.stack(means), torch.stack(variances))
 
 
@@ -78,16 +79,50 @@ def outputs(networks: Sequence[Learned], X: Tensor) -> Outputs:
     return Outputs(each.mean, each.variance)
 
 
-def _of_one(one: Learned, X: Tensor) -> Outputs:
-    size = max(1, _ENTRIES // (one.network.size * one.network.outputs))
-    parts = [_of_part(one, X[i : i + size]) for i in range(0, len(X), size)]
-    return Outputs(*(torch.cat(x) for x in zip(*parts, strict=True)))
+def _single(one: Learned) -> Tensor:  # (K, K, K)
+    """Return the metrics of single outputs."""
+    return torch.diag_embed(torch.eye(one.network.outputs).to(one.state.w))
 
 
-def _of_part(one: Learned, X: Tensor) -> Outputs:
+class _Folded:
+    """A posterior that is folded once so many rows were asked for that this is cheaper."""
+
+    def __init__(self, metrics: Tensor) -> None:
+        self.metrics, self.rows = metrics, 0
+        self.spread: Spread | None = None
+
+    def of(self, one: Learned, rows: int) -> Spread | None:
+        """Return the folded posterior, if it pays."""
+        self.rows += rows * one.network.outputs
+        pays = len(one.network.hidden) == 1 and self.rows >= one.network.size
+        if self.spread is None and pays:
+            everything = torch.eye(one.network.size).to(one.state.w)
+            covariance = one.posterior.covariance(everything)
+            self.spread = Spread(one.network, one.state.w, covariance, self.metrics)
+        return self.spread
+
+
+#: What was folded; not a part of posteriors, so that these stay small when they are pickled.
+_FOLDED: WeakKeyDictionary[WeightPosterior, _Folded] = WeakKeyDictionary()
+
+
+def spread(one: Learned, X: Tensor, metrics: Tensor) -> Outputs:
+    """Return the outputs (n, K), and ``tr(D·C)`` of their covariance C for metrics D, (n, m).
+
+    Args:
+        one: a network.
+        X: inputs.
+        metrics: (m, K, K), symmetric.
+    """
+    folded = _FOLDED.get(one.posterior)
+    if folded is None or not torch.equal(folded.metrics, metrics):
+        folded = _FOLDED[one.posterior] = _Folded(metrics)
+    found = folded.of(one, len(X))
+    if found is None:
+        mean, covariance = covariances(one.network, one.state.w, one.posterior, X)
+        return Outputs(mean, torch.einsum("nkl,mkl->nm", covariance, metrics).clamp(min=0))
     near = one.network.linearise(one.state.w, X)
-    rows = near.rows(each_output(near.outputs))
-    return Outputs(near.outputs, one.posterior.variance(rows.flatten(0, 1)).view(len(rows), -1).T)
+    return Outputs(near.outputs, found.variances(near))
 
 
 @torch.no_grad()

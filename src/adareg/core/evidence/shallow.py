@@ -23,8 +23,8 @@ from torch import Tensor
 
 from adareg.core.evidence.perceptron import Linearised, Perceptron, with_one
 
-#: Entries of the arrays that are formed at once: few, so that they stay in the cache.
-_ENTRIES = 2**18
+#: Entries of the arrays that are formed at once.
+_ENTRIES = 2**20
 
 
 class Sums(NamedTuple):
@@ -69,19 +69,19 @@ class Products:
                 for x in (with_one(near.values[0]), near.values[1], near.slopes[0])
             )
             if self._constant:
-                both, one, kinds = _pairs(s), s, torch.ones_like(s[:1])
+                both, one, kinds = pairs(s), s, torch.ones_like(s[:1])
             else:
                 both, one, kinds = _curved(s, curvature[part], near.weights[1][:, :-1])
             self._add(a * weight[part], a, h, both, torch.cat([one, kinds]))
 
     def _add(self, weighted: Tensor, a: Tensor, h: Tensor, both: Tensor, rest: Tensor) -> None:
         kinds = rest[len(rest) - self._kinds :]
-        inputs = _pairs(weighted, a).mT
+        inputs = pairs(weighted, a).mT
         sums = [
             both @ inputs,
             rest @ inputs,
-            rest @ _outer(weighted, h).mT,
-            _outer(kinds * weighted[-1], h) @ h.mT,
+            rest @ outer(weighted, h).mT,
+            outer(kinds * weighted[-1], h) @ h.mT,
         ]
         if self._sums:
             sums = [old.add_(new) for old, new in zip(self._sums, sums, strict=True)]
@@ -108,18 +108,18 @@ def _curved(s: Tensor, curvature: Tensor, W: Tensor) -> tuple[Tensor, Tensor, Te
 
     ``WᵀΛW`` for two hidden units, ``ΛW`` for an output and a hidden unit, and Λ.
     """
-    k, o = _upper(len(W), s.device)
+    k, o = upper(len(W), s.device)
     kinds = curvature[:, k, o].mT  # (c, n)
-    i, j = _upper(len(s), s.device)
+    i, j = upper(len(s), s.device)
     through = (W[k][:, i] * W[o][:, j] + W[o][:, i] * W[k][:, j]) * torch.where(k == o, 0.5, 1.0)[
         :, None
     ].to(W)
-    both = (through.mT @ kinds).mul_(_pairs(s))
+    both = (through.mT @ kinds).mul_(pairs(s))
     one = (W.mT @ curvature).permute(2, 1, 0) * s  # (K, p, n)
     return both, one.flatten(0, 1), kinds
 
 
-def _pairs(x: Tensor, y: Tensor | None = None) -> Tensor:  # (p, n) -> (p·(p + 1)/2, n)
+def pairs(x: Tensor, y: Tensor | None = None) -> Tensor:  # (p, n) -> (p·(p + 1)/2, n)
     """Return products of two rows, each pair once; of the second factors, if there are any."""
     y, p = x if y is None else y, len(x)
     found = x.new_empty(math.comb(p + 1, 2), x.shape[1])
@@ -128,12 +128,13 @@ def _pairs(x: Tensor, y: Tensor | None = None) -> Tensor:  # (p, n) -> (p·(p + 
     return found
 
 
-def _outer(x: Tensor, y: Tensor) -> Tensor:  # (p, n), (r, n) -> (p·r, n)
+def outer(x: Tensor, y: Tensor) -> Tensor:  # (p, n), (r, n) -> (p·r, n)
+    """Return products of each row of the one with each of the other."""
     return (x.unsqueeze(1) * y).flatten(0, 1)
 
 
 @lru_cache(maxsize=32)
-def _upper(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def upper(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return rows and columns of an upper triangle, the diagonal included."""
     i, j = torch.triu_indices(size, size, device=device)
     return i, j
@@ -142,7 +143,7 @@ def _upper(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
 @lru_cache(maxsize=32)
 def _places(size: int, device: torch.device) -> Tensor:  # (size, size)
     """Return where in the upper triangle an entry of a symmetric matrix is."""
-    i, j = _upper(size, device)
+    i, j = upper(size, device)
     places = torch.empty(size, size, dtype=torch.long, device=device)
     places[i, j] = places[j, i] = torch.arange(len(i), device=device)
     return places

@@ -90,6 +90,9 @@ class TableLikelihood(Likelihood):
     #: At most so many steps before the first refit of the prior, and between refits.
     settling: ClassVar[tuple[int, int]] = (1, 1)
 
+    #: Learning stops after so many refits without a better state.
+    patience: ClassVar[float] = 10
+
     #: Leverages are wanted of each direction, not only of all together.
     by_direction: ClassVar[bool] = True
 
@@ -119,6 +122,8 @@ class TargetNoise(Gaussian, TableLikelihood):
     each: bool = True
 
     name: ClassVar[str] = "noise of each target"
+    settling: ClassVar[tuple[int, int]] = (1, 2)
+    patience: ClassVar[float] = 5
     bends: ClassVar[bool] = True
     constant: ClassVar[bool] = True
 
