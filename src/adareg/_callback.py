@@ -18,7 +18,7 @@ from adareg.core.spectrum import BOUNDS, check_bounds
 from adareg.nn.adareg import STRENGTH, AdaReg, resolve_strength
 from adareg.nn.arguments import check_n_samples, is_positive_integer
 from adareg.nn.attach import Attachment, check_mode
-from adareg.nn.evidence.regularizer import EvidenceReg, check_loss_scale
+from adareg.nn.evidence.regularizer import EvidenceReg, check_dropout, check_loss_scale
 from adareg.nn.evidence.sources import Given
 from adareg.nn.regularizer import Regularizer
 from adareg.nn.schedule import Never
@@ -94,12 +94,14 @@ class EvidenceRecipe(Recipe):
     loss_scale: float
     n_samples: int | None
     data: Any
+    dropout: str | None = None
 
     by_epochs = False
 
     def __post_init__(self) -> None:
         as_likelihood(self.likelihood)
         check_loss_scale(self.loss_scale)
+        check_dropout(self.dropout)
         if self.n_samples is not None:
             check_n_samples(self.n_samples)
         if self.data is not None:
@@ -113,7 +115,8 @@ class EvidenceRecipe(Recipe):
     def make(self, model: nn.Module, layers: Selection, n_samples: int | None) -> EvidenceReg:
         """Return it."""
         assert n_samples is not None, "counts_samples"
-        return EvidenceReg(model, n_samples, self.likelihood, layers, self.loss_scale)
+        more = (self.likelihood, layers, self.loss_scale)
+        return EvidenceReg(model, n_samples, *more, dropout=self.dropout)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -154,9 +157,10 @@ class WithEvidence:
         *,
         n_samples: int | None = None,
         data: Any = None,
+        dropout: str | None = None,
         **options: Any,
     ) -> None:
-        recipe = EvidenceRecipe(likelihood, layers, loss_scale, n_samples, data)
+        recipe = EvidenceRecipe(likelihood, layers, loss_scale, n_samples, data, dropout)
         super().__init__(recipe, **options)  # type: ignore[call-arg]  # the framework's callback
 
 

@@ -199,6 +199,7 @@ class EvidenceCallback(WithEvidence, RegularizerCallback):
             given.
         data: as for :meth:`adareg.EvidenceReg.attach`: ``(inputs, targets)`` or a loader, in the
             form that the model takes. Needed for regression.
+        dropout: as for :class:`adareg.EvidenceReg`.
         options: keyword arguments of :class:`RegularizerCallback`. Updates come after 50 steps and
             whenever their number has grown by 30 %, unless something else is asked for.
 

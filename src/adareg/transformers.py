@@ -247,6 +247,7 @@ class EvidenceCallback(WithEvidence, RegularizerCallback):
         n_samples: size of the training set; its length unless given.
         data: as for :meth:`adareg.EvidenceReg.attach`. Without it the latest batches are used, and
             in regression their ``labels``.
+        dropout: as for :class:`adareg.EvidenceReg`.
         options: keyword arguments of :class:`RegularizerCallback`. Updates come after 50 steps and
             whenever their number has grown by 30 %, unless something else is asked for.
 

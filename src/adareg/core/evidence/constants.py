@@ -38,6 +38,13 @@ class Constants:
     step: float = 0.5
     """How far an update goes from the old scale or noise to the new, in logarithms."""
 
+    most_dropout: float = 0.5
+    """The largest rate of learned dropout. Beyond it noise can take over: it shrinks the weights,
+    smaller weights make the loss flatter, and a flatter loss asks for more noise."""
+
+    beside_dropout: float = 0.5
+    """The share of the penalty that is left beside learned dropout, which is a penalty, too."""
+
     start: float = 0.01
     """The precision that training starts from, in a layer's unit."""
 

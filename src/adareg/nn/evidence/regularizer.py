@@ -17,6 +17,7 @@ from torch.optim import SGD, Optimizer
 from adareg.core.evidence import constants as usual
 from adareg.core.evidence.constants import Constants
 from adareg.core.evidence.curvature import Curvature, rank_of
+from adareg.core.evidence.dropout import rate, refit_variances
 from adareg.core.evidence.likelihood import Likelihood, as_likelihood
 from adareg.core.evidence.update import Update, scale, start, unit_of, update_priors
 from adareg.core.linalg import NonFiniteError, is_sharded
@@ -27,8 +28,9 @@ from adareg.nn.arguments import check_n_samples
 from adareg.nn.attach import Attachment
 from adareg.nn.distributed import follow_first
 from adareg.nn.evidence import tracing
-from adareg.nn.evidence.batches import each, sample, take
+from adareg.nn.evidence.batches import each, sample, size, take
 from adareg.nn.evidence.correlations import Correlations, draw_correlations
+from adareg.nn.evidence.dropout import Dropout, sensitivities, suited
 from adareg.nn.evidence.losses import watch_loss
 from adareg.nn.evidence.sources import Given, Recent, Source
 from adareg.nn.regularizer import Regularizer
@@ -60,6 +62,8 @@ class EvidenceReg(Regularizer):
         layers: as for :class:`adareg.AdaReg`.
         loss_scale: the training loss is this many times the one above: K/2 for half the sum
             over K targets, for example.
+        dropout: ``"learned"`` for dropout on the inputs of linear layers, at rates that each
+            update sets, while it is attached and a layer is in training mode; None for none.
         constants: what is not learned; see :class:`adareg.core.evidence.constants.Constants`.
         process_group: as for :class:`adareg.AdaReg`.
 
@@ -81,12 +85,14 @@ class EvidenceReg(Regularizer):
         layers: Selection = "all",
         loss_scale: float = 1.0,
         *,
+        dropout: str | None = None,
         constants: Constants | None = None,
         process_group: ProcessGroup | None = None,
     ) -> None:
         self.n_samples = check_n_samples(n_samples)
         self.likelihood = as_likelihood(likelihood)
         self.loss_scale = check_loss_scale(loss_scale)
+        self.dropout = check_dropout(dropout)
         self.constants = constants or usual.DEFAULTS
         self.noise: Tensor | None = None
         if not self.likelihood.needs_targets:
@@ -98,6 +104,12 @@ class EvidenceReg(Regularizer):
         self._source: Source | None = None
         self._unlike: dict[str, bool] | None = None
         super().__init__(model, layers, process_group)
+        self._variances = dict.fromkeys([] if dropout is None else suited(self._layers), 0.0)
+        self._masks: Dropout | None = None
+        if dropout is not None and not self._variances:
+            raise ValueError(
+                f"dropout={dropout!r}: none of {', '.join(self._layers)} is a linear layer"
+            )
 
     @property
     def strength(self) -> float:
@@ -110,7 +122,8 @@ class EvidenceReg(Regularizer):
         if self.waiting or self.noise is None:
             return 0.0
         per_nat = float(self.likelihood.loss_per_nat(self.noise, self._outputs))
-        return self.loss_scale * per_nat / (2 * self.n_samples)
+        share = 1.0 if self.dropout is None else self.constants.beside_dropout
+        return share * self.loss_scale * per_nat / (2 * self.n_samples)
 
     @property
     def default_schedule(self) -> Schedule:
@@ -139,12 +152,15 @@ class EvidenceReg(Regularizer):
         """
         self._refuse_shards()
         self._warn_of_capture()
+        if self._masks is not None and self.is_attached and self._steps:
+            self._masks.warn_if_idle()
         solve, team = partial(self._solve, inputs, targets), self._team()
         if team is None or team.size == 1:
             self._regroup(solve())
         else:
             priors = follow_first(team, solve, self.priors, self._learned, self._take)
             self._regroup(priors)
+        self._draw_anew()
 
     def _solve(self, inputs: Any, targets: Tensor | None) -> dict[str, MatrixNormal]:
         inputs, targets = self._data(inputs, targets)
@@ -189,7 +205,10 @@ class EvidenceReg(Regularizer):
             self.waiting = not self.likelihood.has_learned(
                 seen.outputs.double(), directions.targets, learned
             )
+        outputs = seen.outputs.shape[-1]
+        variances = self._refit_dropout(inputs, directions, solved, outputs)
         self._remember(solved, seen)
+        self._variances = variances
         self._warn_of_waiting()
         return {**priors, **{name: layer.prior for name, layer in solved.layers.items()}}
 
@@ -208,6 +227,28 @@ class EvidenceReg(Regularizer):
                 f"likelihood={self.likelihood.name!r} learns the noise: give update() the targets"
             )
         return inputs, targets
+
+    def _refit_dropout(
+        self, inputs: Any, directions: _Directions, solved: Update, outputs: int
+    ) -> dict[str, float]:
+        """Return the variance of the noise on each layer's inputs."""
+        variances = {n: c for n, c in self._variances.items() if n in solved.layers}
+        if self.waiting or not variances:
+            return self._variances
+        rates = {name: rate(c) for name, c in variances.items()}
+        passes = math.ceil(self.constants.samples / size(inputs))
+        model = unwrapped(self.model)
+        found = sensitivities(
+            model, self._layers, rates, inputs, directions.one, directions.generator, passes
+        )
+        gamma = {name: float(layer.gamma.sum()) for name, layer in solved.layers.items()}
+        data = float(solved.leverage) * self.likelihood.observations(outputs)
+        return self._variances | refit_variances(variances, found, gamma, data, self.constants)
+
+    def _draw_anew(self) -> None:
+        """Have training passes draw at the present rates."""
+        if self._masks is not None:
+            self._masks.set(self._variances)
 
     def _remember(self, solved: Update, seen: tracing.Collected) -> None:
         self._outputs, self._curvatures = seen.outputs.shape[-1], seen.curvatures
@@ -259,6 +300,9 @@ class EvidenceReg(Regularizer):
         self._source = given or Recent(most, self.likelihood, sign, is_near)
         attachment.own(self._source.watch(self.model))
         attachment.own(watch_loss(self.model, self.likelihood, sign))
+        self._masks = Dropout({name: self._layers[name].module for name in self._variances})
+        self._draw_anew()
+        attachment.own(self._masks.watch())
         return attachment
 
     def _is_near(self, schedule: Schedule, steps: int) -> bool:
@@ -302,9 +346,11 @@ class EvidenceReg(Regularizer):
         (of the training set, if targets were given, and each layer's share), ``updates``,
         ``waiting`` (1 until the network has learned something, 0 ever after); and for each layer
         ``scale``, the geometric mean of its precisions, and ``shape_row``, ``shape_col``, the
-        spread of their logarithms on each side (0 for a scalar prior).
+        spread of their logarithms on each side (0 for a scalar prior). With ``dropout="learned"``,
+        ``dropout`` is the rate at a layer's inputs.
         """
         own = {"updates": float(self.updates), "waiting": float(self.waiting)}
+        own |= {f"{name}/dropout": rate(c) for name, c in self._variances.items()}
         if self.noise is not None:
             own["noise"] = self.likelihood.mean_noise(self.noise)
         return {**super().metrics(), **own, **self._found}
@@ -352,7 +398,13 @@ class EvidenceReg(Regularizer):
             "waiting": self.waiting,
             "noise": json.dumps(None if self.noise is None else self.noise.tolist()),
             "found": json.dumps(self._found),
+            "dropout": json.dumps(self._variances),
         }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned, its settings included."""
+        super().load_state_dict(state)
+        self._draw_anew()
 
     def _read_settings(self, state: Mapping[str, Any]) -> dict[str, Any]:
         if state["likelihood"] != self.likelihood.name:
@@ -360,8 +412,14 @@ class EvidenceReg(Regularizer):
                 f"the state is for likelihood={state['likelihood']!r}, this one has "
                 f"{self.likelihood.name!r}"
             )
-        noise = json.loads(state["noise"])
+        noise, variances = json.loads(state["noise"]), json.loads(state["dropout"])
+        if set(variances) != set(self._variances):
+            raise ValueError(
+                f"the state has learned dropout at {', '.join(variances) or 'no layer'}, this one "
+                f"at {', '.join(self._variances) or 'no layer'}"
+            )
         return {
+            "_variances": variances,
             "n_samples": check_n_samples(state["n_samples"]),
             "loss_scale": check_loss_scale(state["loss_scale"]),
             "_outputs": int(state["outputs"]),
@@ -376,6 +434,9 @@ class EvidenceReg(Regularizer):
     def _own(self) -> dict[str, Any]:
         return {
             "likelihood": self.likelihood,
+            "dropout": self.dropout,
+            "_variances": self._variances,
+            "_masks": None,
             "constants": self.constants,
             "_curvatures": {},
             "_source": None,
@@ -436,7 +497,7 @@ class _Directions:
     def __init__(
         self, reg: EvidenceReg, targets: Tensor | None, generator: torch.Generator
     ) -> None:
-        self._reg, self.targets, self._generator = reg, targets, generator
+        self._reg, self.targets, self.generator = reg, targets, generator
         self.noise = self._signal = torch.ones(())
 
     def __call__(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -450,8 +511,8 @@ class _Directions:
         self._signal = likelihood.signal(outputs, self.targets, self.noise)
         draws, shared = reg.constants.draws_of(len(outputs)), reg.constants.shared
         return (
-            likelihood.directions(outputs, self.noise, draws, self._generator),
-            likelihood.shared_directions(outputs, self.noise, shared, self._generator),
+            likelihood.directions(outputs, self.noise, draws, self.generator),
+            likelihood.shared_directions(outputs, self.noise, shared, self.generator),
         )
 
     def begin(self, weight: Tensor, curvature: Curvature) -> MatrixNormal:
@@ -459,12 +520,26 @@ class _Directions:
         unit = unit_of(curvature, self._signal.to(curvature.inputs.device))
         return start(weight, self._reg.constants.start, unit)
 
+    def one(self, outputs: Tensor) -> Tensor:
+        """Return a random direction of each sample, whose second moment is its curvature."""
+        (drawn,) = self._reg.likelihood.directions(outputs, self.noise, 1, self.generator)
+        return drawn
+
 
 def check_loss_scale(loss_scale: float) -> float:
     """Return the scale, if it is a positive number."""
     if not isinstance(loss_scale, int | float) or not 0 < loss_scale < math.inf:
         raise ValueError(f"loss_scale={loss_scale!r}: expected a positive number")
     return float(loss_scale)
+
+
+def check_dropout(dropout: str | None) -> str | None:
+    """Return the kind of dropout, if there is one of this name."""
+    if dropout not in (None, "learned"):
+        raise ValueError(
+            f"dropout={dropout!r}: expected 'learned' or None; a rate of your own is nn.Dropout's"
+        )
+    return dropout
 
 
 def trained(layers: Mapping[str, Layer]) -> dict[str, Layer]:

@@ -61,7 +61,7 @@ def samples(
     if most == least:
         return most
     model = getattr(model, "_orig_mod", model)
-    with _undisturbed(model), torch.no_grad(), _Recorder(model, layers, constants) as recorder:
+    with undisturbed(model), torch.no_grad(), _Recorder(model, layers, constants) as recorder:
         call(model, one)
     many = [layer for layer in perhaps if not recorder.maps_one(layer)]
     return _fitting([*always, *many], constants)
@@ -100,9 +100,9 @@ def collect(
     if unlike is not None and not layers.keys() <= unlike.keys():
         unlike = None
     if unlike is None:
-        with _undisturbed(model):
+        with undisturbed(model):
             _refuse_other_axes(model, inputs)
-    with _undisturbed(model), torch.enable_grad(), _Recorder(model, layers, constants) as recorder:
+    with undisturbed(model), torch.enable_grad(), _Recorder(model, layers, constants) as recorder:
         outputs = as_outputs(call(model, inputs))
         if not outputs.isfinite().all():
             raise NonFiniteError("the model's outputs are not finite")
@@ -462,7 +462,7 @@ def _renormalised(model: nn.Module) -> list[Tensor]:
 
 
 @contextmanager
-def _undisturbed(model: nn.Module) -> Iterator[None]:
+def undisturbed(model: nn.Module) -> Iterator[None]:
     """Put the model in evaluation mode, and flags and buffers back as they were afterwards.
 
     The global random state is left alone, not rewound: other threads may draw meanwhile. A model

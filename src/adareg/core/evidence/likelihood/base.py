@@ -187,6 +187,10 @@ class Likelihood(ABC):
         """Return the share of the kernel that is counted."""
         return 1.0
 
+    def observations(self, outputs: int) -> int:
+        """Return how many numbers are observed of a sample with so many outputs."""
+        return outputs
+
     def fits_gradient(self, gradient: Tensor) -> bool:
         """Return if the loss that this likelihood stands for can have this gradient at outputs.
 

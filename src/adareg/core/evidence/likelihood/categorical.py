@@ -136,6 +136,10 @@ class Categorical(Likelihood):
         """Return less than one."""
         return constants.count
 
+    def observations(self, outputs: int) -> int:
+        """Return one: a label."""
+        return 1
+
     def fits_gradient(self, gradient: Tensor) -> bool:
         """Return if it sums to zero over classes, or is that of log-probabilities at the labels.
 
