@@ -88,7 +88,7 @@ def check_sample_weight(sample_weight: Any, X: Any) -> Array | None:
     if sample_weight is None:
         return None
     if isinstance(sample_weight, Real):
-        return np.full(X.shape[0], sample_weight, dtype=X.dtype)
+        sample_weight = np.full(X.shape[0], sample_weight, dtype=X.dtype)
     weight: Array = check_array(
         sample_weight, ensure_2d=False, dtype=[np.float64, np.float32], input_name="sample_weight"
     )

@@ -23,6 +23,16 @@ from adareg.core.evidence.information import cost
 from adareg.core.evidence.learn import Learned, State, Table, learn
 from adareg.core.evidence.perceptron import Perceptron
 from adareg.core.evidence.tabular import TableLikelihood
+from adareg.sklearn._checks import (
+    as_sizes,
+    check_counts,
+    checked_device,
+    numbers_wanted,
+    refuse_huge,
+    refuse_masked,
+    refuse_sparse_targets,
+    refuse_times,
+)
 from adareg.sklearn._data import Array, check_sample_weight
 from adareg.sklearn._plot import draw_correlation
 from adareg.sklearn._progress import progress_bar
@@ -83,11 +93,10 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
         device = checked_device(self.device)
         again = self.warm_start and hasattr(self, "networks_")
         names = _names(y)
-        X, y = self._check(X, y, reset=not again)
+        X, y = self._checked(X, y, reset=not again)
         weight = check_sample_weight(sample_weight, X)
         weight = np.ones(X.shape[0]) if weight is None else weight.astype(np.float64)
-        _refuse_negative(weight)
-        used = weight > 0
+        used = check_counts(weight) > 0
         X, y, weight = X[used], y[used], weight[used]
         Y, likelihood = self._targets(y, weight, names)
         self._likelihood = likelihood
@@ -98,6 +107,17 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
         self.networks_ = self._learn(table, self.networks_ if again else None)
         self._describe(table)
         return self
+
+    def _checked(self, X: Any, y: Any, reset: bool) -> tuple[Any, Array]:
+        """Validate what ``fit`` was given."""
+        for values, name in ((X, "X"), (y, "y")):
+            refuse_masked(values, name)
+        refuse_times(X, "X")
+        refuse_sparse_targets(y)
+        with numbers_wanted():
+            X, y = self._check(X, y, reset)
+        refuse_huge(X)
+        return X, y
 
     # For the classes derived from it
 
@@ -119,14 +139,7 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
         """Return the units of the hidden layers; the widest to choose from, if none are given."""
         if self.hidden_layer_sizes is None:
             return _WIDTHS[-1:]
-        sizes = self.hidden_layer_sizes
-        sizes = tuple(map(int, sizes if np.iterable(sizes) else [sizes]))
-        if not sizes or min(sizes) < 1:
-            raise ValueError(
-                f"hidden_layer_sizes={self.hidden_layer_sizes!r}: expected at least one layer of "
-                "at least one unit, or None to let the data choose"
-            )
-        return sizes
+        return as_sizes(self.hidden_layer_sizes)
 
     def _most_columns(self, samples: int, columns: int, outputs: int) -> int:
         """Return how many inputs a network may have, so that its steps stay affordable."""
@@ -141,7 +154,7 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
 
     def _learn(self, table: Table, before: list[Learned] | None) -> list[Learned]:
         random = check_random_state(self.random_state)
-        seeds = [int(x) for x in random.randint(np.iinfo(np.int32).max, size=self.n_networks)]
+        seeds = [int(x) for x in random.randint(np.iinfo(np.int32).max, size=int(self.n_networks))]
         starts = before if before and len(before) == self.n_networks else [None] * self.n_networks
         sizes = self._sizes(starts[0])
         steps = (self.n_networks - 1 + len(sizes)) * self.max_iter
@@ -254,7 +267,10 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
 
     def _inputs(self, X: Any) -> Any:
         check_is_fitted(self, "networks_")
-        X = validate_data(self, X, reset=False, accept_sparse=["csr", "csc"], dtype=np.float64)
+        refuse_masked(X, "X")
+        refuse_times(X, "X")
+        with numbers_wanted():
+            X = validate_data(self, X, reset=False, accept_sparse=["csr", "csc"], dtype=np.float64)
         return self.inputs_.standardise(X).to(self.networks_[0].state.w.device)
 
     # Plots
@@ -296,27 +312,6 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = True
         tags.target_tags.multi_output = True
         return tags
-
-
-def checked_device(device: Any) -> torch.device:
-    """Return the device of this name, if tensors in float64 can be there."""
-    try:
-        found = torch.device("cpu" if device is None else device)
-        torch.zeros(1, dtype=torch.float64, device=found).sum().item()
-    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
-        raise ValueError(
-            f"device={device!r}: expected a torch device that is there and has float64, such as "
-            f"'cpu' or 'cuda', or None for the CPU ({str(error).splitlines()[0]})"
-        ) from error
-    return found
-
-
-def _refuse_negative(weight: Array) -> None:
-    if (weight < 0).any():
-        raise ValueError(
-            f"sample_weight has negative values, {weight.min()} for example: expected how many "
-            "samples each stands for"
-        )
 
 
 def _part(table: Table, seed: int) -> Table:

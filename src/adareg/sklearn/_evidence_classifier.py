@@ -17,6 +17,7 @@ from sklearn.utils.validation import validate_data  # type: ignore[import-untype
 from adareg.core.evidence import classes
 from adareg.core.evidence.classes import Classes, ClassLikelihood, Labels
 from adareg.core.evidence.learn import Table
+from adareg.sklearn._checks import refuse_odd_labels
 from adareg.sklearn._data import Array
 from adareg.sklearn._evidence_base import BaseEvidence
 
@@ -96,6 +97,7 @@ class EvidenceClassifier(ClassifierMixin, BaseEvidence):  # type: ignore[misc]
     _likelihood: ClassLikelihood
 
     def _check(self, X: Any, y: Any, reset: bool) -> tuple[Any, Array]:
+        refuse_odd_labels(y)
         X, y = validate_data(
             self,
             X,
@@ -108,6 +110,12 @@ class EvidenceClassifier(ClassifierMixin, BaseEvidence):  # type: ignore[misc]
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
         check_classification_targets(y)
+        if type_of_target(y) == "multiclass-multioutput":
+            raise ValueError(
+                f"y has {y.shape[1]} columns of classes: expected one label for each sample, or "
+                "columns of zeros and ones; sklearn.multioutput.MultiOutputClassifier fits one "
+                "classifier to each"
+            )
         return X, y
 
     def _targets(self, y: Array, weight: Array, names: Any) -> tuple[Any, ClassLikelihood]:
@@ -115,6 +123,11 @@ class EvidenceClassifier(ClassifierMixin, BaseEvidence):  # type: ignore[misc]
         self._multilabel = type_of_target(y).startswith("multilabel")
         if self._multilabel:
             y = check_array(y, accept_sparse=False, dtype=np.float64, ensure_2d=True)
+            if not np.isin(y, (0, 1)).all():
+                raise ValueError(
+                    f"y has several columns, with {y[~np.isin(y, (0, 1))][0]:g} for example: "
+                    "expected zeros and ones, which labels each sample has"
+                )
             self.classes_ = np.arange(y.shape[1])
             self.output_names_ = self.classes_ if names is None else np.asarray(names)
             return torch.from_numpy(y), Labels(draws)

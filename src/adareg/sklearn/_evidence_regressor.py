@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from scipy.stats import norm  # type: ignore[import-untyped]
 from sklearn.base import RegressorMixin  # type: ignore[import-untyped]
-from sklearn.utils import check_random_state  # type: ignore[import-untyped]
+from sklearn.utils import (  # type: ignore[import-untyped]
+    assert_all_finite,
+    check_random_state,
+)
 from sklearn.utils._param_validation import StrOptions  # type: ignore[import-untyped]
 from sklearn.utils.validation import validate_data  # type: ignore[import-untyped]
 
@@ -16,9 +20,13 @@ from adareg._optional import load
 from adareg.core.evidence import predict
 from adareg.core.evidence.learn import Table
 from adareg.core.evidence.tabular import TableLikelihood, TargetNoise
+from adareg.sklearn._checks import refuse_times
 from adareg.sklearn._data import Array
 from adareg.sklearn._evidence_base import BaseEvidence
 from adareg.sklearn._standardise import Targets
+
+#: Deviations of targets whose squares can be represented, with room for shares of them.
+_SCALES = 1e-145, 1e150
 
 
 class EvidenceRegressor(RegressorMixin, BaseEvidence):  # type: ignore[misc]
@@ -95,6 +103,7 @@ class EvidenceRegressor(RegressorMixin, BaseEvidence):  # type: ignore[misc]
         self.device = device
 
     def _check(self, X: Any, y: Any, reset: bool) -> tuple[Any, Array]:
+        refuse_times(y, "y")
         X, y = validate_data(
             self,
             X,
@@ -106,13 +115,18 @@ class EvidenceRegressor(RegressorMixin, BaseEvidence):  # type: ignore[misc]
             ensure_min_samples=2,
             reset=reset,
         )
-        return X, y.astype(np.float64, copy=False)
+        y = y.astype(np.float64, copy=False)
+        assert_all_finite(y, input_name="y")
+        return X, y
 
     def _targets(self, y: Array, weight: Array, names: Any) -> tuple[Any, TableLikelihood]:
         self._one_target = y.ndim == 1
         Y = y.reshape(len(y), -1)
         self.output_names_ = np.asarray(names if names is not None else range(Y.shape[1]))
+        if len(Y) < 2:
+            raise ValueError("only one sample has a weight above zero: expected at least two")
         self.targets_ = Targets.of(Y, weight)
+        _refuse_units(self.targets_.scale, self.output_names_)
         return self.targets_.standardise(Y), TargetNoise(each=self.noise == "each")
 
     def _describe(self, table: Table) -> None:
@@ -166,7 +180,7 @@ class EvidenceRegressor(RegressorMixin, BaseEvidence):  # type: ignore[misc]
 
     def predict_interval(self, X: Any, level: float = 0.95) -> tuple[Array, Array]:
         """Return the ends of intervals that cover new observations with a probability ``level``."""
-        if not 0 < level < 1:
+        if not isinstance(level, Real) or not 0 < level < 1:
             raise ValueError(f"level={level!r}: expected a probability between 0 and 1")
         mean, std = self.predict(X, return_std=True)
         reach = float(norm.ppf((1 + level) / 2)) * std
@@ -178,9 +192,13 @@ class EvidenceRegressor(RegressorMixin, BaseEvidence):  # type: ignore[misc]
         Returns:
             (n_samples_X, n_samples), or (n_samples_X, n_targets, n_samples).
         """
+        x = self._inputs(X)
+        if not isinstance(n_samples, Integral) or n_samples < 1:
+            raise ValueError(f"n_samples={n_samples!r}: expected a whole number, at least one")
+        n_samples = int(n_samples)
         random = check_random_state(random_state)
         generator = torch.Generator().manual_seed(int(random.randint(2**31 - 1)))
-        drawn = predict.draw(self.networks_, self._inputs(X), n_samples, generator).cpu().numpy()
+        drawn = predict.draw(self.networks_, x, n_samples, generator).cpu().numpy()
         drawn = drawn + np.sqrt(self._noise) * random.standard_normal(drawn.shape)
         drawn = np.moveaxis(self.targets_.restore(drawn), 0, -1)
         return drawn[:, 0] if self._one_target else drawn
@@ -204,7 +222,10 @@ class EvidenceRegressor(RegressorMixin, BaseEvidence):  # type: ignore[misc]
         pyplot = load("matplotlib.pyplot", extra="sklearn")
         ax = pyplot.subplots(layout="constrained")[1] if ax is None else ax
         mean, std = (np.reshape(x, (len(x), -1)) for x in self.predict(X, return_std=True))
-        y = np.reshape(np.asarray(y), mean.shape)
+        y = np.asarray(y)
+        if y.size != mean.size:
+            raise ValueError(f"y of shape {y.shape}: expected targets of shape {mean.shape}")
+        y = y.reshape(mean.shape)
         for k, name in enumerate(self.output_names_):
             ax.errorbar(
                 mean[:, k], y[:, k], xerr=1.96 * std[:, k], fmt="o", ms=3, lw=0.7, label=str(name)
@@ -215,3 +236,13 @@ class EvidenceRegressor(RegressorMixin, BaseEvidence):  # type: ignore[misc]
         if len(self.output_names_) > 1:
             ax.legend()
         return ax
+
+
+def _refuse_units(scale: Array, names: Array) -> None:
+    """Refuse targets of which a variance cannot be represented."""
+    out = (scale < _SCALES[0]) | (scale > _SCALES[1])
+    if out.any():
+        raise ValueError(
+            f"y: target {names[out][0]} has a deviation of {scale[out][0]:g}, and no number can "
+            "hold its variance; use other units"
+        )

@@ -22,12 +22,18 @@ _OUTSIDE = 2.0
 
 
 def _moments(values: Array, weight: Array) -> tuple[Array, Array]:
-    """Return weighted means, and deviations; one where a column is constant."""
+    """Return weighted means, and deviations; one where a column is constant, or what is rounding.
+
+    Squares are those of values over a power of two, so that none overflows or vanishes.
+    """
     share = weight / weight.sum()
-    mean = share @ values
-    deviation = np.sqrt(share @ (values - mean) ** 2)
-    constant = deviation <= _ROUNDING * np.abs(values).max(0, initial=0)
-    return mean, np.where(constant, 1.0, deviation)
+    _, exponent = np.frexp(np.abs(values).max(0, initial=0))
+    scaled = np.ldexp(values, -exponent)
+    mean = np.where((scaled == scaled[0]).all(0), scaled[0], share @ scaled)
+    deviation = np.sqrt(share @ (scaled - mean) ** 2)
+    constant = deviation <= _ROUNDING * np.abs(scaled).max(0, initial=0)
+    mean, deviation = np.ldexp(mean, exponent), np.ldexp(deviation, exponent)
+    return mean, np.where(constant, np.maximum(1.0, deviation), deviation)
 
 
 def dense(X: Any) -> Array:
