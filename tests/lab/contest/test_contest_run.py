@@ -60,8 +60,12 @@ def test_scale_chooses_tables_and_methods(tmp_path):
     planned = run.plan("small", Results(tmp_path), None)
     tables = {trial.table for trial, _ in planned.trials}
     assert tables == {table for suite in suites.SUITES.values() for table in suite.sets["small"]}
-    assert not any(trial.method == "mlp-cv" for trial, _ in planned.trials)
-    named = run.plan("small", Results(tmp_path), None, ["embedded-iris"], ["mlp-cv"])
+    competing = {trial.method for trial, _ in planned.trials}
+    assert {"evidence", "gaussian-process", "forest", "ridge-cv", "mlp-cv"} <= competing
+    assert "boosting-cv" not in competing
+    smoke = run.plan("smoke", Results(tmp_path), None)
+    assert "mlp-cv" not in {trial.method for trial, _ in smoke.trials}
+    named = run.plan("smoke", Results(tmp_path), None, ["embedded-iris"], ["mlp-cv"])
     assert [trial.method for trial, _ in named.trials] == ["mlp-cv"]
 
 
@@ -191,7 +195,7 @@ def test_the_command_records_and_goes_on(tmp_path):
     assert "2 trials to do" in first.stdout
     assert f"2 trials recorded below {tmp_path / 'tables'}" in first.stdout
     second = command(*arguments, "--jobs", 1, "--out", tmp_path)
-    assert "0 trials to do, about 0 minutes of one core; 2 recorded already" in second.stdout
+    assert "0 trials to do, about 0 seconds of one core; 2 recorded already" in second.stdout
 
 
 @pytest.mark.parametrize(

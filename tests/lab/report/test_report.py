@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from adareg.cli import app
 from adareg.lab.experiments import EXPERIMENTS
 from adareg.lab.judge.claims import CLAIMS, Records
-from adareg.lab.judge.claims.smalldata import CRITERIA
 from adareg.lab.report import build
 from adareg.lab.report.figures import FIGURES, SMALL_DATA
 from adareg.lab.run.records import Store
@@ -36,13 +35,13 @@ def page(everything):
 
 
 def test_every_section_figure_and_claim_is_there(page):
-    for key in ("verdicts", "words", "figures", "smalldata", "cost", "again"):
+    for key in ("answers", "verdicts", "paper", "rule", "smalldata", "cost", "again"):
         assert key in page.ids
     for figure in (*FIGURES, *SMALL_DATA):
         assert figure.key in page.ids
         assert {f"{figure.key}.svg", f"{figure.key}.csv"} <= page.downloads.keys()
-    assert {f"claim-{key}" for key in (*CLAIMS, *CRITERIA)} <= set(page.ids)
-    for claim in (*CLAIMS.values(), *CRITERIA.values()):
+    assert {f"claim-{key}" for key in CLAIMS} <= set(page.ids)
+    for claim in CLAIMS.values():
         assert " ".join(claim.title.split()) in page.text
     for name in EXPERIMENTS:
         assert f"adareg reproduce {name} --scale smoke" in page.text
@@ -58,11 +57,29 @@ def test_the_first_screen_has_the_sizes_and_the_table_its_rules(tmp_path):
         ]
         Store(tmp_path).write("digits", config, made)
     text = Page(build(tmp_path)).text
-    said = text.index("test accuracy, small digits: +2.00 points [+2.00, +2.00]")
-    assert said < text.index("The paper’s claims")
-    assert "MNIST:" not in text[:said]  # there are no records of it
+    said = text.index("+2.00 points [+2.00, +2.00] Test accuracy on scikit-learn's digits")
+    assert "Does the paper's AdaReg improve accuracy?" in text[:said]
+    claims = text.index("The same claims on scikit-learn’s digits ▸"[:-2])
+    assert said < claims
+    assert "1 reproduced" in text[claims : claims + 60]
+    assert "MNIST" not in text[:claims]  # there are no records of it
     assert "A gain counts from 0.5 points of test accuracy on; shares of sizes by" in text
     assert "weight decay 0.01, dropout 0.5, DeCov 0.01" in text
+
+
+def test_a_page_of_few_records_shows_what_it_has_first(tmp_path):
+    fill(tmp_path, "digits", seeds=3, scale="small")
+    page = Page(build(tmp_path))
+    drawn = [figure.key for figure in FIGURES if figure.key in page.ids]
+    assert drawn == ["digits"]
+    own = [key for key, claim in CLAIMS.items() if claim.own and "digits" in claim.experiments]
+    without = len(CLAIMS) - len(own)
+    line = f"Not recorded: {len(FIGURES) - 1} figures and {without} claims"
+    assert page.ids.index("digits") < page.ids.index("absent")
+    assert page.text.index("Small digits") < page.text.index(line)
+    shown = page.ids[: page.ids.index("absent")]
+    assert {key for key in shown if key.startswith("claim-")} == {f"claim-{key}" for key in own}
+    assert not {"smalldata", "claims"} & set(page.ids)
 
 
 def test_ids_are_unique_and_links_resolve(page):

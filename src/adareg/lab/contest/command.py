@@ -55,13 +55,13 @@ def reproduce(request: Request, directory: Path | None, out: Path, console: Cons
     results = Results(out / NAME)
     results.prepare()
     planned = plan(request.scale, results, directory, request.only, request.methods, request.again)
-    minutes = sum(seconds for _, seconds in planned.trials) / 60
+    seconds = sum(seconds for _, seconds in planned.trials)
 
     def tell(line: str) -> None:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
 
     tell(
-        f"{len(planned.trials)} trials to do, about {minutes:.0f} minutes of one core; "
+        f"{len(planned.trials)} trials to do, about {_duration(seconds)} of one core; "
         f"{planned.finished} recorded already"
     )
     jobs = request.jobs or os.cpu_count() or 1
@@ -71,11 +71,16 @@ def reproduce(request: Request, directory: Path | None, out: Path, console: Cons
     return not outcome.failed
 
 
+def _duration(seconds: float) -> str:
+    """A number of seconds, or of minutes from two on."""
+    return f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
+
+
 def _conclude(outcome: Outcome, results: Results, tell: Tell) -> None:
     if outcome.left:
         tell(
             f"stopped in time: {len(outcome.left)} trials are left ({names_of(outcome.left)}); "
-            "the same command goes on from there"
+            "run the same command to go on"
         )
     if outcome.failed:
         tell(f"{len(outcome.failed)} trials failed: {names_of(outcome.failed)}")

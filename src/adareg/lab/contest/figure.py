@@ -66,7 +66,9 @@ def _svg(panels: dict[tuple[int, int], tuple[str, Standing]]) -> str:
         for row in range(height):
             for column in range(width):
                 if (row, column) in panels:
-                    _panel(grid[row, column], *panels[row, column])
+                    title, found = panels[row, column]
+                    panel(grid[row, column], found, "black")
+                    grid[row, column].set_title(title)
                 else:
                     _explain(grid[row, column])
         stream = io.StringIO()
@@ -74,8 +76,18 @@ def _svg(panels: dict[tuple[int, int], tuple[str, Standing]]) -> str:
     return stream.getvalue()
 
 
-def _panel(axes: Axes, title: str, found: Standing) -> None:
-    """Average ranks with intervals over tables; each table's rank as a small dot."""
+#: Bars are intervals over at least so many tables; those of fewer are as wide as the axis.
+LEAST = 5
+
+
+def panel(axes: Axes, found: Standing, ink: str) -> None:
+    """Average ranks with intervals over tables; each table's rank as a small dot.
+
+    Args:
+        axes: where to draw.
+        found: the ranks.
+        ink: the colour of other methods' names.
+    """
     methods = [str(method) for method in found.average.index]
     seen = np.array([name in DEVELOPMENT for name in found.ranks.index])
     for y, method in enumerate(methods):
@@ -86,19 +98,19 @@ def _panel(axes: Axes, title: str, found: Standing) -> None:
                 ranks[part], np.full(part.sum(), y), "o", markersize=3.5, alpha=0.55,
                 markeredgecolor=colour, markerfacecolor=face, zorder=1,
             )  # fmt: skip
-        if len(ranks) > 1:
+        if len(ranks) >= LEAST:
             whole = interval(ranks.tolist())
             axes.plot([whole.low, whole.high], [y, y], color=colour, linewidth=2, zorder=2)
         axes.plot([found.average[method]], [y], "D", color=colour, markersize=6.5, zorder=3)
     names = [f"{label(method)}  {written(float(found.average[method]), 1)}" for method in methods]
     axes.set_yticks(range(len(methods)), names)
     for tick, method in zip(axes.get_yticklabels(), methods, strict=True):
-        tick.set_color(OURS_COLOUR if method.startswith("evidence") else "black")
+        tick.set_color(OURS_COLOUR if method.startswith("evidence") else ink)
     axes.invert_yaxis()
     axes.set_xlim(0.6, len(methods) + 0.4)
     axes.set_xticks(range(1, len(methods) + 1))
-    axes.set_xlabel(f"rank over {len(found.ranks)} tables, 1 the best")
-    axes.set_title(title)
+    count = len(found.ranks)
+    axes.set_xlabel(f"rank over {count} table{'s' * (count > 1)}, 1 the best")
 
 
 def _explain(axes: Axes) -> None:

@@ -43,7 +43,7 @@ from sklearn.svm import SVC  # type: ignore[import-untyped]
 
 from adareg.lab.contest.problem import FOLDS, Problem, preparation
 from adareg.lab.contest.scores import log_likelihood
-from adareg.lab.contest.suites import CELLS
+from adareg.lab.contest.suites import CELLS, SPLITS
 
 #: A Gaussian process is cubic in its rows; it gets no more than these, drawn at random: so many
 #: with one length scale, and so many with one for each input.
@@ -68,7 +68,7 @@ class Method:
         seconds: what a fit takes at 1,000 rows, roughly, to run long ones first.
         power: by which power of the rows that grows.
         most: rows that it looks at; all if None.
-        light: whether it competes at the scales "smoke" and "small" too.
+        smallest: the smallest scale at which it competes: "smoke", "small" or "paper".
     """
 
     label: str
@@ -79,7 +79,7 @@ class Method:
     seconds: float = 1.0
     power: float = 1.0
     most: int | None = None
-    light: bool = True
+    smallest: str = "smoke"
 
     def estimate(self, rows: int) -> float:
         """Seconds that a fit on so many rows takes, roughly."""
@@ -315,7 +315,7 @@ METHODS: dict[str, Method] = {
         noise=_chosen,
         seconds=5,
         power=0.3,
-        light=False,
+        smallest="paper",
     ),
     "mlp-cv": Method(
         label="MLP-CV",
@@ -325,7 +325,7 @@ METHODS: dict[str, Method] = {
         noise=_chosen_mlp,
         seconds=30,
         power=0.5,
-        light=False,
+        smallest="small",
     ),
     "ridge-cv": Method(
         label="ridge-CV",
@@ -356,7 +356,7 @@ METHODS: dict[str, Method] = {
         suites=(CLASSIFICATION,),
         build=_svm,
         seconds=10,
-        light=False,
+        smallest="paper",
     ),
     "linear": Method(
         label="linear",
@@ -384,4 +384,5 @@ def choose(suite: str, scale: str, names: Sequence[str] = ()) -> list[str]:
     rows = {name: row for name, row in METHODS.items() if suite in row.suites}
     if names:
         return [name for name in rows if name in names]
-    return [name for name, row in rows.items() if row.light or scale == "paper"]
+    scales = list(SPLITS)
+    return [n for n, row in rows.items() if scales.index(row.smallest) <= scales.index(scale)]

@@ -148,7 +148,7 @@ def _means(rows: pd.DataFrame, measure: str) -> Iterator[str]:
     body = []
     for name in mean.index:
         best = mean.loc[name].max() if kind.more else mean.loc[name].min()
-        digits = _digits(float(best), kind)
+        digits = digits_of(float(best), kind)
         cells = []
         for method in methods:
             value, deviation = float(mean.loc[name, method]), float(error.loc[name, method])
@@ -159,8 +159,8 @@ def _means(rows: pd.DataFrame, measure: str) -> Iterator[str]:
     yield ""
 
 
-def _digits(best: float, kind: Measure) -> int:
-    """Three digits of small errors; else those of the measure."""
+def digits_of(best: float, kind: Measure) -> int:
+    """Digits after the point: three in all of small errors, else those of the measure."""
     if not kind.relative or best == 0 or kind.label.startswith("errors"):
         return kind.digits
     return max(kind.digits - 1, 2 - math.floor(math.log10(best)))
@@ -205,7 +205,7 @@ def _pair_table(found: dict[str, list[Pair]], other: str, kind: Measure) -> Iter
     for name in tables:
         mine = {m: next((p for p in each if p.table == name), None) for m, each in found.items()}
         known = next(pair for pair in mine.values() if pair is not None)
-        digits = _digits(known.other, kind)
+        digits = digits_of(known.other, kind)
         cells = ["–" if pair is None else _pair(pair, digits) for pair in mine.values()]
         body.append([name, written(known.other, digits), *cells])
     yield from _table(["table", label(other), *map(label, found)], body)

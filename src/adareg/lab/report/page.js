@@ -22,6 +22,15 @@ for (const head of document.querySelectorAll("table.sortable th")) {
   head.querySelector("button").addEventListener("click", () => sort(head));
 }
 
+// What a link leads to is seen, also where it is folded.
+function unfold() {
+  let place = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (place?.tagName === "TR") place.querySelector("details").open = true;
+  for (; place; place = place.parentElement) if (place.tagName === "DETAILS") place.open = true;
+}
+window.addEventListener("hashchange", unfold);
+window.addEventListener("load", unfold);
+
 // With ?selftest the page checks itself, and says the result in <html data-selftest>.
 function checkTables(fail) {
   for (const table of document.querySelectorAll("table.sortable")) {
@@ -52,6 +61,8 @@ function checkFigures(fail) {
     const box = svg.getBoundingClientRect();
     if (box.width < 20 || box.height < 10) fail(`a figure of ${box.width} x ${box.height}`);
   }
+  const bar = document.querySelector("nav");
+  if (bar.scrollWidth > bar.clientWidth + 1) fail(`the bar is ${bar.scrollWidth} wide, and shows ${bar.clientWidth}`);
   if (document.documentElement.scrollWidth > window.innerWidth + 1) {
     fail(`the page is ${document.documentElement.scrollWidth} wide, the window ${window.innerWidth}`);
   }

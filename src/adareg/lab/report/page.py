@@ -1,34 +1,48 @@
-"""The page: verdicts first, then every figure, cost, and how to run it again."""
+"""The page: answers first, then verdicts, the contest, the paper, cost, how to run it again."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import pandas as pd
 from markupsafe import Markup
 
 from adareg.lab.atomic import write_atomically
+from adareg.lab.contest import NAME
+from adareg.lab.contest.judge import shown
+from adareg.lab.contest.results import ResultError, Results
+from adareg.lab.contest.suites import SUITES
 from adareg.lab.experiments import EXPERIMENTS, SCALES
-from adareg.lab.judge.claims import CLAIMS, Claim, Effect, Judgement, Records, judge, smalldata
-from adareg.lab.judge.claims.base import NOT_ENOUGH, NOT_REPRODUCED, PARTLY, REPRODUCED
-from adareg.lab.judge.claims.phrases import change
-from adareg.lab.judge.claims.show import SYMBOLS
+from adareg.lab.judge.claims import CLAIMS, Claim, Judgement, Records, judge, smalldata
+from adareg.lab.judge.claims.base import (
+    NOT_ENOUGH,
+    NOT_REPRODUCED,
+    PARTLY,
+    REPRODUCED,
+    VERDICTS,
+)
+from adareg.lab.judge.claims.show import SYMBOLS, remedy
 from adareg.lab.judge.claims.smalldata import MET, NOT_MET
 from adareg.lab.judge.study import Study, command
-from adareg.lab.report import cost, origin, render
-from adareg.lab.report.figures import FIGURES, SMALL_DATA
+from adareg.lab.report import answers, cost, origin, render
+from adareg.lab.report.figures import FIGURES, SMALL_DATA, Figure, contest
 from adareg.lab.rounding import short
 from adareg.lab.run.records import NoRecordsError, Record, Store
 
-#: How a verdict looks: its symbol, and the class of its style.
-CLASSES = {REPRODUCED: "good", PARTLY: "half", NOT_REPRODUCED: "bad", NOT_ENOUGH: "open"}
-VERDICTS = {verdict: (SYMBOLS[verdict], style) for verdict, style in CLASSES.items()}
-CRITERIA = {MET: VERDICTS[REPRODUCED], NOT_MET: VERDICTS[NOT_REPRODUCED]} | {
-    verdict: VERDICTS[verdict] for verdict in (PARTLY, NOT_ENOUGH)
+CLASSES = {
+    REPRODUCED: "good",
+    MET: "good",
+    PARTLY: "half",
+    NOT_REPRODUCED: "bad",
+    NOT_MET: "bad",
+    NOT_ENOUGH: "open",
 }
+#: How a verdict looks: its symbol, and the class of its style.
+LOOKS = {verdict: (SYMBOLS[verdict], style) for verdict, style in CLASSES.items()}
 DATA = {
     "mnist": "MNIST",
     "cifar10": "CIFAR-10",
@@ -38,16 +52,6 @@ DATA = {
     "wine": "scikit-learn's wines",
     "breast-cancer": "scikit-learn's breast cancers",
     "diabetes": "scikit-learn's diabetes patients",
-}
-#: The claims that answer a stranger's question: what changes, and the digits to show.
-ANSWERS = {
-    "mnist-improves": ("test accuracy, MNIST", 2),
-    "cifar-improves": ("test accuracy, CIFAR-10", 2),
-    "digits-generalization": ("test accuracy, small digits", 2),
-    "sarcos-explained-variance": ("explained variance, SARCOS (seven torques of a robot arm)", 4),
-    "digits-tasks": ("explained variance, half a digit from its other half", 4),
-    "mnist-stable-rank": ("stable rank of MNIST's last layer (directions that it uses)", 1),
-    "mnist-spectral-norm": ("spectral norm of MNIST's last layer (how much it amplifies)", 1),
 }
 SETTINGS = {
     "lr": "Adam's step size",
@@ -84,62 +88,101 @@ def figure(runs: Path, key: str) -> str:
 def build(runs: Path, unreadable: list[str] | None = None) -> str:
     """The page's HTML; ``NoRecordsError`` if there are no records. Arguments as in ``write``."""
     found = Records.of(Store(runs))
+    problems = list(found.unreadable)
+    rows = _contest(runs, problems)
     if unreadable is not None:
-        unreadable += found.unreadable
-    chosen = found.studies
-    if not chosen:
+        unreadable += problems
+    if not found.studies and rows.empty:
         raise NoRecordsError(runs, found.foreign)
-    records = [record for study in chosen.values() for record in study.records]
-    claims = judge(found)
     return _template().render(
-        verdicts=_verdicts(claims),
-        answers=_answers(claims),
-        figures=[render.show(figure, found) for figure in FIGURES],
-        criteria=_rows(smalldata.CRITERIA, smalldata.judge(found), CRITERIA),
-        contest=[render.show(figure, found) for figure in SMALL_DATA],
-        run=_run(chosen, records),
-        training=cost.training(found.networks),
-        cells=cost.training(found.networks, by_cell=True),
-        benchmarks=cost.benchmarks(runs),
-        environments=origin.environments(records),
-        sources=origin.sources(records),
-        commands=[study.command for study in chosen.values()],
-        absent=[command(name) for name in EXPERIMENTS if name not in chosen],
-        foreign=[*found.unreadable, *found.foreign],
+        answers=answers.answers(found, rows),
+        contest=_shown([contest.figure_of(rows)], found)[0],
+        **_networks(found, runs),
+        foreign=[*problems, *found.foreign],
+        commands=[*_contests(rows), *(study.command for study in found.studies.values())],
     )
+
+
+def _contests(rows: pd.DataFrame) -> list[str]:
+    """The command that made the contest's records: at the smallest scale that has its tables."""
+    tried = set() if rows.empty else set(rows["table"])
+    for scale in SCALES:
+        if tried and tried <= {name for suite in SUITES.values() for name in suite.sets[scale]}:
+            return [command(NAME, scale)]
+    return [command(NAME)] if tried else []
+
+
+def _contest(runs: Path, problems: list[str]) -> pd.DataFrame:
+    """The contest's trials in ``tables/`` inside or beside the folder; why they cannot be read."""
+    for folder in (runs / NAME, runs.parent / NAME):
+        try:
+            rows = shown(Results(folder).frame())
+        except ResultError as error:
+            problems.append(str(error))
+        else:
+            if not rows.empty:
+                return rows
+    return pd.DataFrame()
+
+
+def _networks(found: Records, runs: Path) -> dict[str, Any]:
+    """What the page says of the records of networks."""
+    chosen = found.studies
+    records = [record for study in chosen.values() for record in study.records]
+    figures, absent = _shown(FIGURES, found)
+    small, _ = _shown(SMALL_DATA, found)
+    criteria = _rows(smalldata.CRITERIA, smalldata.judge(found), LOOKS)
+    return {
+        "verdicts": _verdicts(judge(found)),
+        "figures": figures,
+        "absent": absent,
+        "criteria": [row for row in criteria if row["judgement"].effects],
+        "small": small,
+        "run": _run(chosen, records) if records else None,
+        "training": cost.training(found.networks) if records else None,
+        "cells": cost.training(found.networks, by_cell=True) if records else None,
+        "benchmarks": cost.benchmarks(runs),
+        "environments": origin.environments(records) if records else None,
+        "sources": origin.sources(records),
+        "missing": [command(name) for name in EXPERIMENTS if name not in chosen],
+    }
+
+
+def _shown(
+    figures: Iterable[Figure], found: Records
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Figures that can be drawn from the records, and those that cannot."""
+    all_of_them = [render.show(figure, found) for figure in figures]
+    drawn = [figure for figure in all_of_them if figure["panels"]]
+    return drawn, [figure for figure in all_of_them if not figure["panels"]]
 
 
 def _rows(
     claims: Mapping[str, Claim], judged: Mapping[str, Judgement], looks: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """A table of verdicts, those without enough data last."""
-    keys = sorted(claims, key=lambda key: judged[key].verdict == NOT_ENOUGH)
     return [
         {"claim": claims[key], "judgement": judged[key], "look": looks[judged[key].verdict]}
-        for key in keys
+        for key in claims
     ]
 
 
-def _verdicts(judged: Mapping[str, Judgement]) -> dict[str, Any]:
-    rows = _rows(CLAIMS, judged, VERDICTS)
-    keys = [row["claim"].key for row in rows]
-    grouped = {v: [key for key in keys if judged[key].verdict == v] for v in VERDICTS}
-    return {"rows": rows, "grouped": grouped, "claims": CLAIMS, "looks": VERDICTS}
-
-
-def _answers(judged: Mapping[str, Judgement]) -> dict[str, tuple[str, str]]:
-    """Return AdaReg's mean change against no regularizer, over settings: size and interval."""
-    first = {key: judged[key].effects[0] for key in ANSWERS if judged[key].effects}
-    return {
-        what: _size(first[key], digits)
-        for key, (what, digits) in ANSWERS.items()
-        if key in first and "AdaReg − no regularizer, mean of" in first[key].what
-    }
-
-
-def _size(effect: Effect, digits: int) -> tuple[str, str]:
-    size, _, interval = change(effect, digits).partition(" [")
-    return size, f"[{interval}"
+def _verdicts(judged: Mapping[str, Judgement]) -> list[dict[str, Any]]:
+    """The paper's claims, then those on our own data: counts, rows, and what has no records."""
+    parts = []
+    for own, title in (
+        (False, "The paper’s claims"),
+        (True, "The same claims on scikit-learn’s digits"),
+    ):
+        rows = [row for row in _rows(CLAIMS, judged, LOOKS) if row["claim"].own == own]
+        known = [row for row in rows if row["judgement"].effects]
+        verdicts = [row["judgement"].verdict for row in known]
+        counts = [(v, verdicts.count(v), LOOKS[v]) for v in VERDICTS if v in verdicts]
+        unknown = [row for row in rows if not row["judgement"].effects]
+        parts.append(
+            {"key": "digits-claims" if own else "claims", "title": title, "counts": counts,
+             "rows": known, "unknown": unknown}
+        )  # fmt: skip
+    return parts
 
 
 def _settings(records: list[Record]) -> str:
@@ -169,9 +212,10 @@ def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["short"] = short
+    environment.filters.update(short=short, remedy=remedy)
     environment.globals.update(
         css=Markup(folder.joinpath("page.css").read_text(encoding="utf-8")),
+        targets=list(smalldata.CRITERIA),
         js=Markup(folder.joinpath("page.js").read_text(encoding="utf-8")),
     )
     return environment.from_string(folder.joinpath("page.html").read_text(encoding="utf-8"))

@@ -30,6 +30,8 @@ def show(figure: Figure, records: Records) -> dict[str, Any]:
         "notes": drawing.notes,
         "tables": drawing.tables,
         "open": drawing.open,
+        "details": drawing.details,
+        "wide": drawing.columns == 1,
         "legend": _legend(figure.key, drawing),
         "svg": file("image/svg+xml", style.as_file(_whole(figure, drawing))),
         "csv": file("text/csv", rounding.frame(drawing.data).to_csv(index=False)),

@@ -118,7 +118,13 @@ def svg(draw: Callable[[Figure], None], size: tuple[float, float], key: str) -> 
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
     text = re.sub(r"font: ([^;\"]*?px) [^;\"]*", r"font: \1 sans-serif", text)
+    text = re.sub(r"-?\d+\.\d{3,}", _rounded, text)
     return _own_ids(text, key).replace(INK, "currentColor")
+
+
+def _rounded(number: re.Match[str]) -> str:
+    """A coordinate to a hundredth of a point, which nobody sees: it halves the page."""
+    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
 
 
 def _own_ids(text: str, key: str) -> str:

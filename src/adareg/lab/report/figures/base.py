@@ -62,6 +62,7 @@ class Drawing:
         columns: panels side by side, where there is room.
         size: of a panel, in inches.
         open: whether the tables are to be seen at once.
+        details: further tables, which are not.
     """
 
     panels: Sequence[Panel]
@@ -74,6 +75,7 @@ class Drawing:
     columns: int = 2
     size: tuple[float, float] = (3.9, 2.9)
     open: bool = False
+    details: Sequence[Table] = ()
 
 
 @dataclass(frozen=True)

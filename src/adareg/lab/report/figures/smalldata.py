@@ -238,7 +238,8 @@ def draw_costs(records: Records) -> Drawing | None:
         data=table,
         tables=[_cost_table(table)],
         notes=_notes(found),
-        size=(5.2, 3.4),
+        columns=1,
+        size=(7.2, 3.4),
         open=True,
     )
 
