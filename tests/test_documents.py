@@ -110,15 +110,6 @@ def test_python_of_a_page_runs_and_prints_what_it_shows(page, monkeypatch):
         assert_alike(shown, printed)
 
 
-def test_readmes_loop_prints_and_saves(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert sum(language == "python" for language, *_ in blocks("README.md")) == 3
-    code = "\n".join(text for language, text, _ in blocks("README.md") if language == "python")
-    exec(compile(code, "README.md", "exec"), {})
-    assert "stable rank" in capsys.readouterr().out
-    assert (tmp_path / "checkpoint.pt").exists()
-
-
 @pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md"])
 def test_commands_that_are_named_exist(page):
     text = (ROOT / page).read_text()
@@ -146,8 +137,8 @@ def test_a_command_that_does_not_exist_is_noticed():
         assert_is_command(["data", "pray"])
 
 
-def test_readmes_costs_are_those_of_the_records():
-    text = " ".join((ROOT / "README.md").read_text().split())
+def test_costs_are_those_of_the_records():
+    text = " ".join((ROOT / "docs/cost.md").read_text().split())
     gpu, cpu = records()
     assert f"head takes {1e3 * head(gpu, 'joint'):.0f} ms on an H200" in text
     assert "about two seconds on two cores" in text

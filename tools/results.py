@@ -12,8 +12,9 @@ from pathlib import Path
 
 from adareg.lab.contest.figure import draw
 from adareg.lab.contest.judge import shown
+from adareg.lab.contest.page import places_as_markdown
 from adareg.lab.contest.results import Results
-from adareg.lab.judge.claims import Records, judge, markdown, smalldata
+from adareg.lab.judge.claims import Records, judge, markdown
 from adareg.lab.report import build, figure
 from adareg.lab.report.origin import summary
 from adareg.lab.run.records import Record, Store
@@ -21,8 +22,7 @@ from adareg.lab.run.records import Record, Store
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results/records"
 HOW = """\
-`adareg reproduce … --scale paper`. `make results` judges the claims, draws the figure and
-writes `results/report.html`, with every other figure, again from `results/records`.
+by `adareg reproduce … --scale paper`.
 """
 MEASURED = """\
 # What the paper claims, and what we measured
@@ -42,18 +42,19 @@ SECTION = re.compile(
 
 
 def sections() -> dict[str, str]:
-    """The parts of README that are made: the paper's claims, and the small-data benchmark."""
-    store = Store(RECORDS)
-    records = Records.of(store)
+    """The parts of README that are made: places in the contest, counts of the claims' verdicts."""
     return {
-        "claims": f"{_origin(list(store.read()))}\n{markdown.at_a_glance(judge(records))}",
-        "small data": markdown.criteria(smalldata.judge(records)),
+        "contest": places_as_markdown(Results(ROOT / "results/tables").frame()),
+        "claims": markdown.counts(judge(Records.of(Store(RECORDS)))),
     }
 
 
 def measured() -> str:
     """``results/README.md``: every claim with what was measured."""
-    return f"{MEASURED}\n{markdown.in_full(judge(Records.of(Store(RECORDS))))}"
+    store = Store(RECORDS)
+    found = judge(Records.of(store))
+    parts = [MEASURED, _origin(list(store.read())), markdown.contents(found)]
+    return "\n".join([*parts, markdown.in_full(found)])
 
 
 def _origin(records: list[Record]) -> str:
@@ -65,7 +66,7 @@ def _origin(records: list[Record]) -> str:
     where = " and ".join(
         f"one {name}" if "NVIDIA" in name else f"CPUs ({name})" for name in known["devices"]
     )
-    return f"{known['networks']:,} networks, trained on {where}, {when}, by\n{HOW}"
+    return f"{known['networks']:,} networks, trained on {where}, {when},\n{HOW}"
 
 
 def readme(text: str) -> str:

@@ -192,6 +192,15 @@ def test_the_page_of_classes_names_all_measures():
     assert page.results_as_markdown(rows_of({})) == "There are no records yet.\n"
 
 
+def test_places_are_those_on_all_tables_and_on_those_that_nobody_looked_at():
+    """Average ranks of the three methods: 5/3, 13/6 and 13/6; and 2, 9/4 and 7/4."""
+    everywhere = "1st of 3 by errors, 1st of 3 by log loss (3 tables)"
+    unseen = "2nd of 3 by errors, 2nd of 3 by log loss (2 tables)"
+    text = page.places_as_markdown(rows_of(ERRORS))
+    assert text.splitlines()[2:] == [f"| classification | {everywhere} | {unseen} |"]
+    assert page.places_as_markdown(rows_of({})) == "There are no records yet.\n"
+
+
 def test_cells_of_the_benchmark_are_shown_elsewhere():
     rows = regression_rows().assign(suite="smalldata")
     assert page.results_as_markdown(rows) == "There are no records yet.\n"

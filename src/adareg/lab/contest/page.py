@@ -31,6 +31,40 @@ def methods_as_markdown() -> str:
     return "\n".join(_table(["method", "suites", "run as"], rows)) + "\n"
 
 
+def places_as_markdown(rows: pd.DataFrame, method: str = "evidence") -> str:
+    """One method's place in each suite, on all tables and on those by which nothing was chosen.
+
+    Args:
+        rows: of ``Results.frame``, one for each trial.
+        method: a key of ``METHODS``.
+    """
+    rows = judge.shown(rows)
+    if rows.empty:
+        return "There are no records yet.\n"
+    every = judge.with_published(rows)
+    lines = []
+    for name in judge.suites_of(rows):
+        mine = every[every["suite"] == name]
+        lines.append([name, *(_places(name, part, method) for part in (mine, judge.unseen(mine)))])
+    head = ["kind", "place of ours, all tables", "tables not used to develop ours"]
+    return "\n".join([*_table(head, lines), ""])
+
+
+def _places(suite: str, rows: pd.DataFrame, method: str) -> str:
+    """Such as "2nd of 7 by RMSE (4 tables)", for what counts first in a suite."""
+    found = {m: judge.standing(rows, m) for m in SUITES[suite].measures[:2]}
+    places = [_place(s, m, method) for m, s in found.items() if s and method in s.average.index]
+    count = rows["table"].nunique()
+    return f"{', '.join(places)} ({count} table{'s' * (count != 1)})" if places else "–"
+
+
+def _place(standing: Standing, measure: str, method: str) -> str:
+    average = standing.average
+    place = 1 + int((average < average[method] - 1e-9).sum())
+    ordinal = {1: "1st", 2: "2nd", 3: "3rd"}.get(place, f"{place}th")
+    return f"{ordinal} of {len(average)} by {MEASURES[measure].label.removesuffix(', %')}"
+
+
 def results_as_markdown(rows: pd.DataFrame) -> str:
     """Everything that was measured, suite by suite.
 

@@ -10,18 +10,22 @@ from adareg.lab.judge.claims.show import SYMBOLS, remedy
 from adareg.lab.judge.claims.smalldata import CRITERIA
 
 
-def at_a_glance(judgements: Mapping[str, Judgement]) -> str:
-    """A table of the paper's claims by verdict, and a sentence about those on our own data."""
-    lines = ["| verdict | claims |", "|---|---|"]
-    for verdict, keys in by_verdict(judgements, own=False).items():
-        titles = "<br>".join(f"{CLAIMS[key].title} ({CLAIMS[key].where})" for key in keys)
-        lines.append(f"| {SYMBOLS[verdict]} **{verdict}** ({len(keys)}) | {titles} |")
-    parts = [
-        f"{len(keys)} {verdict} ({', '.join(CLAIMS[key].title for key in keys)})"
-        for verdict, keys in by_verdict(judgements, own=True).items()
-    ]
-    own = f"Counted apart, the same on scikit-learn's digits: {'; '.join(parts)}."
-    return "\n".join([*lines, "", own, ""])
+def counts(judgements: Mapping[str, Judgement]) -> str:
+    """How many of the paper's claims have each verdict; those on our own data are left out."""
+    found = by_verdict(judgements, own=False)
+    heads = [f"{SYMBOLS[verdict]} {verdict}" for verdict in found]
+    numbers = [str(len(keys)) for keys in found.values()]
+    rows = [heads, ["--:"] * len(found), numbers]
+    return "\n".join([*(f"| {' | '.join(row)} |" for row in rows), ""])
+
+
+def contents(judgements: Mapping[str, Judgement]) -> str:
+    """A table of all claims in the order of the paper, each a link to its section."""
+    lines = ["| claim | in the paper | verdict |", "|---|---|---|"]
+    for key, judgement in judgements.items():
+        claim, symbol = CLAIMS[key], SYMBOLS[judgement.verdict]
+        lines.append(f"| [{claim.title}](#{key}) | {claim.where} | {symbol} {judgement.verdict} |")
+    return "\n".join([*lines, ""])
 
 
 def by_verdict(judgements: Mapping[str, Judgement], *, own: bool) -> dict[str, list[str]]:
@@ -39,6 +43,8 @@ def in_full(judgements: Mapping[str, Judgement]) -> str:
 def _whole(key: str, judgement: Judgement) -> str:
     claim = CLAIMS[key]
     lines = [
+        f'<a id="{key}"></a>',
+        "",
         f"## {SYMBOLS[judgement.verdict]} {claim.title}",
         "",
         f"**{judgement.verdict.capitalize()}** ({claim.where}): {judgement.reason}.",
