@@ -208,10 +208,10 @@ def test_targets_that_are_no_classes_are_refused(case):
         classifier().fit(X, bad)
 
 
-@pytest.mark.parametrize("noise", ["x", None, 1])
-def test_the_noise_is_checked(noise):
-    with pytest.raises(ValueError, match="noise"):
-        regressor(noise=noise).fit(X, Y)
+@pytest.mark.parametrize("likelihood", ["x", 1])
+def test_the_likelihood_is_checked(likelihood):
+    with pytest.raises(ValueError, match="likelihood"):
+        regressor(likelihood=likelihood).fit(X, Y)
 
 
 # What is wrong when predicting -----------------------------------------------------------------

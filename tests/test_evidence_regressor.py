@@ -13,6 +13,7 @@ import pytest
 import scipy.sparse
 import torch
 from numpy.typing import NDArray
+from scipy.stats import nbinom
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_linnerud, make_friedman1
 from sklearn.exceptions import ConvergenceWarning
@@ -90,9 +91,99 @@ def test_several_targets_have_their_own_noise_and_a_correlation() -> None:
     assert (low <= mean + 1e-9).all()
     assert (mean <= high + 1e-9).all()
     assert np.allclose(np.diag(mean), 1)
-    common = small(noise="common").fit(X, Y)
-    share = common.noise_ / Y.var(0)
-    assert np.allclose(share, share[0])
+
+
+def counted(n: int = 150, seed: int = 0) -> tuple[Array, Array, Array]:
+    """Return inputs, counts that vary more than Poisson's, and their means."""
+    random = np.random.default_rng(seed)
+    X = random.normal(size=(n, 2))
+    mean = np.exp(0.5 + np.sin(X[:, 0]))
+    return X, random.poisson(mean * random.gamma(4, 0.25, n)).astype(float), mean
+
+
+def far_out(n: int = 120, seed: int = 0) -> tuple[Array, Array, Array]:
+    """Return inputs, targets of which some are far out, and their means."""
+    random = np.random.default_rng(seed)
+    X = random.normal(size=(n, 2))
+    mean = np.sin(X[:, 0])
+    return X, mean + 0.1 * random.standard_t(2, size=n), mean
+
+
+def test_counts_are_found_to_be_counts() -> None:
+    X, y, mean = counted()
+    regressor = small().fit(X, y)
+    assert regressor.likelihood_ == "counts"
+    assert 0.05 < float(regressor.noise_[0]) < 0.6  # 0.25 is true
+    others, y, mean = counted(2000, seed=1)
+    assert np.mean((regressor.predict(others) - mean) ** 2) < 0.25 * mean.var()
+    low, high = regressor.predict_interval(others, 0.9)
+    best = nbinom(4, 4 / (4 + mean)).ppf([[0.05], [0.95]])  # steps make them cover more than 90 %
+    expected = ((best[0] <= y) & (y <= best[1])).mean()
+    assert ((low <= y) & (y <= high)).mean() == pytest.approx(expected, abs=0.03)
+    assert (low >= 0).all()
+    assert np.array_equal(high, np.round(high))
+
+
+def test_outliers_are_found_and_harm_less() -> None:
+    X, y, _ = far_out()
+    regressor, gaussian = small().fit(X, y), small(likelihood="gaussian").fit(X, y)
+    assert regressor.likelihood_ == "student"
+    others, y, mean = far_out(1000, seed=1)
+    errors = [np.mean((one.predict(others) - mean) ** 2) for one in (regressor, gaussian)]
+    assert errors[0] < 0.7 * errors[1]
+    low, high = regressor.predict_interval(others, 0.9)
+    assert 0.86 < ((low <= y) & (y <= high)).mean() < 0.95
+
+
+def test_nothing_else_is_tried_on_ordinary_targets(fitted: EvidenceRegressor) -> None:
+    assert fitted.likelihood_ == "gaussian"
+    X, y = table()
+    given = small(likelihood="gaussian").fit(X, y)
+    assert np.array_equal(given.predict(X), fitted.predict(X))
+
+
+@pytest.mark.parametrize("likelihood", [None, "correlated"])
+def test_noise_of_several_targets_is_correlated(likelihood: str | None) -> None:
+    random = np.random.default_rng(0)
+    X, noise = random.normal(size=(200, 2)), np.array([[1.0, -0.7], [-0.7, 1.0]])
+    Y = X + 0.5 * random.multivariate_normal(np.zeros(2), noise, 200)
+    regressor = small(likelihood=likelihood).fit(X, Y)
+    assert np.allclose(regressor.noise_covariance_, noise / 4, atol=0.07)
+    assert np.allclose(np.diag(regressor.noise_covariance_), regressor.noise_)
+    drawn = regressor.sample_y(X[:1], 4000)[0]
+    assert np.corrcoef(drawn)[0, 1] == pytest.approx(-0.7, abs=0.1)
+    _, std = regressor.predict(X[:1], return_std=True)
+    assert np.allclose(drawn.std(1), std[0], rtol=0.1)
+
+
+@pytest.mark.parametrize("make", [counted, far_out])
+def test_intervals_and_deviations_are_those_of_draws(make: Any) -> None:
+    X, y, _ = make()
+    regressor = small(likelihood={counted: "counts", far_out: "student"}[make]).fit(X, y)
+    drawn = regressor.sample_y(X[:4], 4000)
+    low, high = regressor.predict_interval(X[:4], 0.8)
+    assert np.allclose(np.quantile(drawn, 0.1, axis=1), low, atol=0.06 + (make is counted))
+    assert np.allclose(np.quantile(drawn, 0.9, axis=1), high, atol=0.06 + (make is counted))
+    mean, std = regressor.predict(X[:4], return_std=True)
+    assert np.allclose(drawn.mean(1), mean, atol=4 * std.max() / np.sqrt(4000))
+    if make is counted:  # a deviation of Student's t takes many more draws
+        assert np.allclose(drawn.std(1), std, rtol=0.1)
+        _, covariance = regressor.predict(X[:4], return_cov=True)
+        assert np.allclose(np.diag(covariance), std**2)
+
+
+def test_a_likelihood_that_does_not_fit_is_refused() -> None:
+    X, y = table()
+    with pytest.raises(ValueError, match="'counts' does not fit the targets: expected integers"):
+        small(likelihood="counts").fit(X, y)
+    with pytest.raises(ValueError, match="'correlated' does not fit .* several targets"):
+        small(likelihood="correlated").fit(X, y)
+
+
+def test_a_warm_start_keeps_the_likelihood() -> None:
+    X, y, _ = counted()
+    regressor = small(warm_start=True).fit(X, y)
+    assert regressor.fit(X, y).likelihood_ == "counts"
 
 
 def test_shapes(fitted: EvidenceRegressor) -> None:
@@ -257,7 +348,7 @@ def test_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ({"hidden_layer_sizes": ()}, "at least one layer"),
         ({"hidden_layer_sizes": (3, 0)}, "at least one unit"),
-        ({"noise": "some"}, "'noise' parameter"),
+        ({"likelihood": "some"}, "'likelihood' parameter"),
         ({"n_networks": 0}, "'n_networks' parameter"),
         ({"max_iter": 0}, "'max_iter' parameter"),
     ],
@@ -319,12 +410,16 @@ def test_the_width_of_the_better_score_is_taken(noise):
     generator = np.random.default_rng(0)
     X = generator.uniform(-2, 2, (60, 2))
     y = np.sin(2 * X[:, 0]) + noise * generator.normal(size=60)
+    gaussian = {"likelihood": "gaussian"}
     scores = {
-        width: small(hidden_layer_sizes=width, n_networks=1).fit(X, y).networks_[0].score
+        width: small(hidden_layer_sizes=width, n_networks=1, **gaussian)
+        .fit(X, y)
+        .networks_[0]
+        .score
         for width in (10, 30)
     }
-    chosen = small(hidden_layer_sizes=None, n_networks=2).fit(X, y)
+    chosen = small(hidden_layer_sizes=None, n_networks=2, **gaussian).fit(X, y)
     assert chosen.hidden_layer_sizes_ == (max(scores, key=scores.get),)
     assert all(one.network.hidden == chosen.hidden_layer_sizes_ for one in chosen.networks_)
-    again = small(hidden_layer_sizes=None, n_networks=2, warm_start=True).fit(X, y)
+    again = small(hidden_layer_sizes=None, n_networks=2, warm_start=True, **gaussian).fit(X, y)
     assert again.fit(X, y).hidden_layer_sizes_ == chosen.hidden_layer_sizes_

@@ -145,7 +145,7 @@ def linear(likelihood: ClassLikelihood, X: Tensor, Y: Tensor, K: int) -> Learned
         state, damping, _ = problem.move(state, problem.judge(state), damping)
     now = problem.judge(state)
     assert float(now.gradient.abs().max()) < 1e-5
-    known = (now.posterior, now.leverage, ONE, now.log_evidence)
+    known = (now.posterior, now.leverage, ONE, ONE, now.log_evidence)
     return Learned(network, state, *known, 0.0, (), 0, True)
 
 

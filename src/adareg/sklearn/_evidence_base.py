@@ -104,7 +104,7 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
         self.inputs_ = Inputs.of(X, weight, columns)
         tensors = (self.inputs_.standardise(X), Y, torch.from_numpy(weight))
         table = Table(*(x.to(device) for x in tensors))
-        self.networks_ = self._learn(table, self.networks_ if again else None)
+        table, self.networks_ = self._learn(table, self.networks_ if again else None)
         self._describe(table)
         return self
 
@@ -133,6 +133,12 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
         """Return how many outputs a network has."""
         return int(Y.shape[1])
 
+    def _reconsider(
+        self, table: Table, first: Learned, seed: int, progress: Any
+    ) -> tuple[Table, Learned]:
+        """Return the first network, or one of a likelihood that fits better, with its table."""
+        return table, first
+
     # Learning
 
     def _hidden(self) -> tuple[int, ...]:
@@ -152,7 +158,7 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
             most -= max(1, most // 10)
         return most
 
-    def _learn(self, table: Table, before: list[Learned] | None) -> list[Learned]:
+    def _learn(self, table: Table, before: list[Learned] | None) -> tuple[Table, list[Learned]]:
         random = check_random_state(self.random_state)
         seeds = [int(x) for x in random.randint(np.iinfo(np.int32).max, size=int(self.n_networks))]
         starts = before if before and len(before) == self.n_networks else [None] * self.n_networks
@@ -166,13 +172,15 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
                 self._learn_one(table, hidden, 0, seeds[0], starts[0], progress) for hidden in sizes
             ]
             first = max(firsts, key=lambda one: one.score)
+            if starts[0] is None:
+                table, first = self._reconsider(table, first, seeds[0], progress)
             others = [
                 self._learn_one(table, first.network.hidden, k, seeds[k], starts[k], progress)
                 for k in range(1, self.n_networks)
             ]
         self.hidden_layer_sizes_ = first.network.hidden
         self._warn_of_early_end([first, *others])
-        return [first, *others]
+        return table, [first, *others]
 
     def _sizes(self, before: Learned | None) -> list[tuple[int, ...]]:
         """Return the hidden layers to choose from; those of a network to go on from stay."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from scipy.stats import norm  # type: ignore[import-untyped]
 from sklearn.base import RegressorMixin  # type: ignore[import-untyped]
 from sklearn.utils import (  # type: ignore[import-untyped]
     assert_all_finite,
@@ -18,11 +18,12 @@ from sklearn.utils.validation import validate_data  # type: ignore[import-untype
 
 from adareg._optional import load
 from adareg.core.evidence import predict
-from adareg.core.evidence.learn import Table
-from adareg.core.evidence.tabular import TableLikelihood, TargetNoise
+from adareg.core.evidence.learn import Learned, Table
+from adareg.core.evidence.tabular import TableLikelihood
 from adareg.sklearn._checks import refuse_times
 from adareg.sklearn._data import Array
 from adareg.sklearn._evidence_base import BaseEvidence
+from adareg.sklearn._observations import OBSERVATIONS, Observations, promising
 from adareg.sklearn._standardise import Targets
 
 #: Deviations of targets whose squares can be represented, with room for shares of them.
@@ -42,8 +43,10 @@ class EvidenceRegressor(RegressorMixin, BaseEvidence):  # type: ignore[misc]
     Args:
         hidden_layer_sizes: units of each hidden layer. None is one layer of 10 or of 30, whichever
             has the higher mean of log evidence and left-out log-likelihood.
-        noise: ``"each"`` target has a noise of its own, or they have one ``"common"`` noise, in
-            units of their deviations.
+        likelihood: ``"gaussian"`` noise, of each target its own; ``"correlated"``, Gaussian noise
+            with a covariance of the targets; ``"student"``, Student's t of each target, for
+            outliers; ``"counts"``, a negative binomial. None is the one with the highest mean of
+            log evidence and left-out log-likelihood, of those that fit the targets.
         n_networks: predictions are mixed from so many, which differ in their first weights.
         max_iter: steps for each network, at most.
         tol: a network has learned when ten steps gain no more than this, in nats for each sample.
@@ -54,7 +57,10 @@ class EvidenceRegressor(RegressorMixin, BaseEvidence):  # type: ignore[misc]
 
     Attributes:
         hidden_layer_sizes_: units of each hidden layer, chosen or given.
-        noise_: variance of the noise of each target, in its units squared.
+        likelihood_: the name of the likelihood, chosen or given.
+        noise_: variance of the noise of each target, in its units squared; of counts, whose
+            variance is ``μ + αμ²``, the dispersion α.
+        noise_covariance_: of Gaussian and Student's noise, (n_targets, n_targets).
         log_evidence_: of the training targets, in the mean over networks.
         gamma_: how many weights the data determine.
         relevance_: what each input column is worth: root mean square gradients of the predictions
@@ -76,14 +82,14 @@ class EvidenceRegressor(RegressorMixin, BaseEvidence):  # type: ignore[misc]
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **BaseEvidence._parameter_constraints,
-        "noise": [StrOptions({"each", "common"})],
+        "likelihood": [StrOptions(set(OBSERVATIONS)), None],
     }
 
     def __init__(
         self,
         hidden_layer_sizes: Any = None,
         *,
-        noise: str = "each",
+        likelihood: str | None = None,
         n_networks: int = 3,
         max_iter: int = 200,
         tol: float = 0.02,
@@ -93,7 +99,7 @@ class EvidenceRegressor(RegressorMixin, BaseEvidence):  # type: ignore[misc]
         device: Any = None,
     ) -> None:
         self.hidden_layer_sizes = hidden_layer_sizes
-        self.noise = noise
+        self.likelihood = likelihood
         self.n_networks = n_networks
         self.max_iter = max_iter
         self.tol = tol
@@ -125,23 +131,55 @@ class EvidenceRegressor(RegressorMixin, BaseEvidence):  # type: ignore[misc]
         self.output_names_ = np.asarray(names if names is not None else range(Y.shape[1]))
         if len(Y) < 2:
             raise ValueError("only one sample has a weight above zero: expected at least two")
-        self.targets_ = Targets.of(Y, weight)
-        _refuse_units(self.targets_.scale, self.output_names_)
-        return self.targets_.standardise(Y), TargetNoise(each=self.noise == "each")
+        _refuse_units(Targets.of(Y, weight).scale, self.output_names_)
+        self._raw = Y, weight
+        name = self.likelihood or next(iter(OBSERVATIONS))
+        if self.warm_start and hasattr(self, "likelihood_"):
+            name = self.likelihood_
+        kind = OBSERVATIONS[name]
+        if expected := kind.misfit(Y):
+            raise ValueError(f"likelihood={name!r} does not fit the targets: expected {expected}")
+        self._observe(kind.of(Y, weight))
+        return self._observations.prepared(Y), self._likelihood
+
+    def _observe(self, observations: Observations) -> None:
+        self._observations, self._likelihood = observations, observations.likelihood
+        self.likelihood_ = observations.name
+
+    def _reconsider(
+        self, table: Table, first: Learned, seed: int, progress: Any
+    ) -> tuple[Table, Learned]:
+        if self.likelihood is not None:
+            return table, first
+        Y, weight = self._raw
+        least = self.tol * table.size
+        tried = [(self._score(first, table) + least, self._observations, table, first)]
+        for one in promising(first, table, Y, weight, least):
+            self._observe(one)
+            other = Table(table.X, one.prepared(Y).to(table.X.device), table.weight)
+            before = _with_noise(first, one, other) if one.near_gaussian else None
+            found = self._learn_one(other, first.network.hidden, 0, seed, before, progress)
+            tried.append((self._score(found, other), one, other, found))
+        _, observations, table, first = max(tried, key=lambda x: x[0])
+        self._observe(observations)
+        return table, first
+
+    def _score(self, one: Learned, table: Table) -> float:
+        return one.score - table.size * self._observations.units
 
     def _describe(self, table: Table) -> None:
         super()._describe(table)
-        self._noise = self._mean_noise()  # of standardised targets
-        self.noise_ = self._noise * self.targets_.scale**2
-        units = float(table.size * np.log(self.targets_.scale).sum())
+        del self._raw
+        known = self._observations
+        each = [one.remaining_noise.cpu().numpy() for one in self.networks_]
+        self._noise = np.mean(each, 0)  # as the likelihood has it
+        self.noise_ = known.noise(self._noise) * known.targets.scale**2
+        self.noise_covariance_ = known.covariance(self._noise)
         evidence = [one.log_evidence for one in self.networks_]
+        units = table.size * known.units
         self.log_evidence_ = float(np.mean(evidence)) - units
         self.evidence_curve_ = [[x - units for x in curve] for curve in self.evidence_curve_]
         self._describe_correlation()
-
-    def _mean_noise(self) -> Array:
-        each = [one.remaining_noise.cpu().numpy() for one in self.networks_]
-        return np.mean(each, 0)
 
     # Predicting
 
@@ -163,28 +201,43 @@ class EvidenceRegressor(RegressorMixin, BaseEvidence):  # type: ignore[misc]
         if return_cov:
             return self._with_covariance(x)
         if not return_std:
-            return self._shaped(self._restored(predict.mean(self.networks_, x)))
-        outputs = predict.outputs(self.networks_, x)
-        variance = outputs.variance.cpu().numpy() + self._noise
-        return (
-            self._shaped(self._restored(outputs.mean)),
-            self._shaped(np.sqrt(variance) * self.targets_.scale),
-        )
+            return self._shaped(self._mean(x))
+        outputs = self._outputs_at(x)
+        variance = self._observations.variance(*outputs, self._noise)
+        return self._shaped(self._observations.mean(*outputs)), self._shaped(np.sqrt(variance))
+
+    def _mean(self, x: Any) -> Array:
+        if self._observations.linear:
+            mean = predict.mean(self.networks_, x).cpu().numpy()
+            return self._observations.targets.restore(mean)
+        return self._observations.mean(*self._outputs_at(x))
+
+    def _outputs_at(self, x: Any) -> tuple[Array, Array]:
+        found = predict.outputs(self.networks_, x)
+        return found.mean.cpu().numpy(), found.variance.cpu().numpy()
 
     def _with_covariance(self, x: Any) -> tuple[Array, Array]:
+        known = self._observations
         mean, covariance = predict.covariance(self.networks_, x)
-        found = covariance.permute(1, 2, 0).cpu().numpy()
-        found[np.arange(len(found)), np.arange(len(found))] += self._noise
-        found *= self.targets_.scale**2
-        return self._shaped(self._restored(mean)), found[..., 0] if self._one_target else found
+        outputs, found = mean.cpu().numpy(), covariance.permute(1, 2, 0).cpu().numpy()
+        each = np.arange(len(found))
+        variance = found[each, each]
+        slope = known.slope(outputs)
+        found = found * slope[:, None] * slope[None]
+        found[each, each] = known.variance(outputs, variance, self._noise)
+        of_all = self._shaped(known.mean(outputs, variance))
+        return of_all, found[..., 0] if self._one_target else found
 
     def predict_interval(self, X: Any, level: float = 0.95) -> tuple[Array, Array]:
         """Return the ends of intervals that cover new observations with a probability ``level``."""
         if not isinstance(level, Real) or not 0 < level < 1:
             raise ValueError(f"level={level!r}: expected a probability between 0 and 1")
-        mean, std = self.predict(X, return_std=True)
-        reach = float(norm.ppf((1 + level) / 2)) * std
-        return mean - reach, mean + reach
+        outputs = self._outputs_at(self._inputs(X))
+        low, high = (
+            self._observations.quantile(share, *outputs, self._noise)
+            for share in ((1 - level) / 2, (1 + level) / 2)
+        )
+        return self._shaped(low), self._shaped(high)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Draw observations from the posterior, those of one draw together.
@@ -199,12 +252,8 @@ class EvidenceRegressor(RegressorMixin, BaseEvidence):  # type: ignore[misc]
         random = check_random_state(random_state)
         generator = torch.Generator().manual_seed(int(random.randint(2**31 - 1)))
         drawn = predict.draw(self.networks_, x, n_samples, generator).cpu().numpy()
-        drawn = drawn + np.sqrt(self._noise) * random.standard_normal(drawn.shape)
-        drawn = np.moveaxis(self.targets_.restore(drawn), 0, -1)
+        drawn = np.moveaxis(self._observations.draw(drawn, self._noise, random), 0, -1)
         return drawn[:, 0] if self._one_target else drawn
-
-    def _restored(self, outputs: Any) -> Array:
-        return self.targets_.restore(outputs.cpu().numpy())
 
     def _shaped(self, values: Array) -> Array:
         return values[:, 0] if self._one_target else values
@@ -246,3 +295,9 @@ def _refuse_units(scale: Array, names: Array) -> None:
             f"y: target {names[out][0]} has a deviation of {scale[out][0]:g}, and no number can "
             "hold its variance; use other units"
         )
+
+
+def _with_noise(one: Learned, observations: Observations, table: Table) -> Learned:
+    """Return a network with the first noise of another likelihood."""
+    noise = observations.likelihood.first_noise(table.Y)
+    return replace(one, state=replace(one.state, noise=noise))

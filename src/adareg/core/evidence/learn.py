@@ -129,6 +129,7 @@ class Learned:
     posterior: WeightPosterior
     leverage: Tensor
     remaining_noise: Tensor  # what belongs beside the variance of the outputs
+    noise_variance: Tensor  # (K,): of targets around their outputs, by it
     log_evidence: float
     score: float
     course: tuple[tuple[float, float], ...]  # log evidence and left-out log-likelihood, by refit
@@ -337,7 +338,8 @@ def learn(
     best = followed.best if followed.course else state
     now = problem.judge(best)
     remaining = likelihood.remaining_noise(problem.fitted(best, now))
-    found = (now.posterior, now.leverage, remaining, now.log_evidence)
+    of_targets = remaining, likelihood.noise_variance(remaining)
+    found = (now.posterior, now.leverage, *of_targets, now.log_evidence)
     now.posterior.forget()
     converged = followed.patience >= patience
     return Learned(network, best, *found, followed.score, tuple(followed.course), steps, converged)

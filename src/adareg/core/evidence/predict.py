@@ -48,14 +48,9 @@ class _Each(NamedTuple):
 
 
 def _each(networks: Sequence[Learned], means: Tensor, variances: Tensor) -> _Each:
-    noise = torch.stack([_own_noise(one) for one in networks]).unsqueeze(1)  # (N, 1, K)
+    noise = torch.stack([one.noise_variance for one in networks]).unsqueeze(1)  # (N, 1, K)
     precision = 1 / (variances + noise)
     return _Each(means, variances, precision / precision.sum(0))
-
-
-def _own_noise(one: Learned) -> Tensor:  # (K,)
-    noise = one.remaining_noise
-    return noise.diagonal() if noise.ndim == 2 else noise
 
 
 def _of_each(networks: Sequence[Learned], X: Tensor) -> _Each:

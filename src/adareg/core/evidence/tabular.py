@@ -114,14 +114,16 @@ class TableLikelihood(Likelihood):
     def remaining_noise(self, fitted: Fitted) -> Tensor:
         """Return the noise that belongs beside the variance of the outputs."""
 
+    def noise_variance(self, noise: Tensor) -> Tensor:  # (K,)
+        """Return the variance of targets around their outputs, at a remaining noise."""
+        return noise
+
 
 @dataclass(frozen=True)
 class TargetNoise(Gaussian, TableLikelihood):
-    """K standardised targets with Gaussian noise: of each target, or one for all."""
+    """K standardised targets with Gaussian noise, of each target its own."""
 
-    each: bool = True
-
-    name: ClassVar[str] = "noise of each target"
+    name: ClassVar[str] = "gaussian"
     settling: ClassVar[tuple[int, int]] = (1, 2)
     patience: ClassVar[float] = 5
     bends: ClassVar[bool] = True
@@ -142,20 +144,38 @@ class TargetNoise(Gaussian, TableLikelihood):
 
     def cross_validate(self, fitted: Fitted) -> CrossValidated:
         """Return generalised cross-validation's ``RSS/n/(1 − γ/n)²``, and what it is worth."""
-        noise = self._mean_square(fitted, left(fitted).square())
+        r = (fitted.targets - fitted.outputs) / left(fitted)
+        noise = (fitted.weight @ r.square() / fitted.weight.sum()).clamp(LEAST_NOISE, MOST_NOISE)
         worth = -fitted.weight.sum() * (2 * math.pi * math.e * noise).log().sum() / 2
         return CrossValidated(noise, float(worth))
 
-    def remaining_noise(self, fitted: Fitted) -> Tensor:
-        """Return ``RSS/(n − γ)``."""
-        return self._mean_square(fitted, left(fitted))
+    def remaining_noise(self, fitted: Fitted) -> Tensor:  # (K, K)
+        """Return ``RSS/(n − γ)`` as a covariance of the targets."""
+        r = (fitted.targets - fitted.outputs) / left(fitted).sqrt()
+        return covariance_of(r, fitted.weight)
 
-    def _mean_square(self, fitted: Fitted, divisor: Tensor) -> Tensor:
-        squares = (fitted.outputs - fitted.targets).square()
-        squares = fitted.weight @ squares / fitted.weight.sum()
-        if not self.each:
-            squares, divisor = (x.mean().expand_as(x) for x in (squares, divisor))
-        return (squares / divisor).clamp(LEAST_NOISE, MOST_NOISE)
+    def noise_variance(self, noise: Tensor) -> Tensor:
+        """Return the diagonal."""
+        return noise.diagonal()
+
+
+def covariance_of(r: Tensor, weight: Tensor) -> Tensor:  # (n, K) -> (K, K)
+    """Return the covariance of weighted residuals, with correlations as far as n samples tell.
+
+    That is ``n/(n + K + 1)`` of them, an inverse Wishart prior's share.
+    """
+    n, K = weight.sum(), r.shape[1]
+    found = (r * weight.unsqueeze(1)).mT @ r / n
+    variances = found.diagonal().clamp(min=torch.finfo(r.dtype).tiny)
+    correlations = found / (variances * variances.unsqueeze(1)).sqrt() * (n / (n + K + 1))
+    correlations = correlations.fill_diagonal_(1)
+    deviations = variances.clamp(LEAST_NOISE, MOST_NOISE).sqrt()
+    return correlations * deviations * deviations.unsqueeze(1)
+
+
+def left_out(outputs: Tensor, targets: Tensor, leverage: Tensor) -> Tensor:  # (n, K)
+    """Return predictions of samples that are left out, from Gaussian noise and mean leverages."""
+    return targets - (targets - outputs) / (1 - leverage.clamp(max=_MOST_LEVERAGE))
 
 
 def left(fitted: Fitted) -> Tensor:
