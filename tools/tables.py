@@ -1,4 +1,6 @@
-"""Write the tables of docs: smalldata.md, evidence.md, tables.md, howto/choose.md; from results/.
+"""Write the tables of docs, from results/.
+
+smalldata.md, evidence.md, tables.md, howto/choose.md and howto/small-tables.md:
 
 python tools/tables.py
 """
@@ -28,6 +30,8 @@ from adareg.lab.run.records import Store
 ROOT = Path(__file__).parents[1]
 BENCHMARK, RULE = ROOT / "docs/smalldata.md", ROOT / "docs/evidence.md"
 CONTEST, CHOICE = ROOT / "docs/tables.md", ROOT / "docs/howto/choose.md"
+TABLES = ROOT / "docs/howto/small-tables.md"
+COSTS = (("fit", 1, 1), ("predict", 1000, 1), ("error bars", 1000, 1), ("score", 1, 3))
 PICTURE = "![Average ranks of all methods](../results/tables.svg)"
 
 
@@ -300,6 +304,26 @@ def alarms(record: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+def costs_on_tables(record: Path) -> str:
+    """The table of ``benchmarks/small_tables.py``, as Markdown."""
+    found = json.loads(record.read_text(encoding="utf-8"))
+    lines = [
+        "| rows | noise | fit, seconds | Gaussian process | 1,000 predictions, ms "
+        "| Gaussian process | with error bars, ms | Gaussian process | R² | Gaussian process |",
+        "|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for row in found["rows"]:
+        cells = [f"{row['rows']:,}", f"{row['noise']:g}"]
+        for key, scale, digits in COSTS:
+            for name in ("evidence", "gaussian process"):
+                value = row.get(name)
+                cells.append(written(value[key] * scale, digits) if value else "–")
+        lines.append(f"| {' | '.join(cells)} |")
+    where = found["machine"]
+    lines += ["", f"One thread, {where['device']}, torch {where['torch']}, {where['date']}."]
+    return "\n".join(lines) + "\n"
+
+
 def filled(text: str, tables: str, part: str = "tables") -> str:
     """A page with its tables, or with another part that is between comments."""
     begin, end = f"<!-- {part}: begin; written by tools/tables.py -->\n", f"<!-- {part}: end -->"
@@ -329,6 +353,8 @@ def pages() -> dict[Path, str]:
     texts = {page: filled(page.read_text(encoding="utf-8"), text) for page, text in made.items()}
     classes = without_constants(ROOT / "results/bench/evidence-classes.json")
     texts[RULE] = filled(texts[RULE], classes, "classes")
+    costs = costs_on_tables(ROOT / "results/bench/small-tables.json")
+    texts[TABLES] = filled(TABLES.read_text(encoding="utf-8"), costs, "costs")
     return {**texts, CONTEST: contest_page(CONTEST.read_text(encoding="utf-8"))}
 
 
