@@ -1,4 +1,10 @@
-"""What classifier and regressor share: fitting, stopping, and looking at the result."""
+"""What classifier and regressor share: fitting, stopping, and looking at the result.
+
+They do not subclass scikit-learn's MLP. What would have to be overridden there (``_backprop``,
+``_compute_loss_grad``, both solvers) is private and takes other arguments in 1.6 than in 1.9, it
+knows neither devices nor a penalty that changes between steps, and updates of a prior belong in the
+middle of its loops. Nor do they use torch.optim, whose Adam and SGD are not scikit-learn's.
+"""
 
 from __future__ import annotations
 
