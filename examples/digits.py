@@ -1,9 +1,12 @@
 """Train a small network on few handwritten digits, without and with AdaReg, and compare.
 
-Run it with ``python examples/digits.py``. It needs scikit-learn (for its bundled
-8 x 8 images) and rich; nothing is downloaded. Every method sees the same initial weights, the same
-training images and the same batches, seed by seed; each number is a mean over seeds ± its
-standard error.
+Run it with ``python examples/digits.py``; about a minute. It needs scikit-learn (for its bundled
+8 x 8 images), matplotlib and rich; nothing is downloaded. Every method sees the same initial
+weights, the same training images and the same batches, seed by seed; each number is a mean over
+seeds ± its standard error.
+
+What to see: the three curves of accuracy lie on each other, and those of the stable rank do not.
+AdaReg changes the last layer and leaves the predictions nearly as they are.
 """
 
 import argparse
@@ -11,6 +14,7 @@ import statistics
 from dataclasses import dataclass
 
 import torch
+from matplotlib.figure import Figure
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -84,12 +88,32 @@ def summary(values: list[float], digits: int) -> str:
     return f"{statistics.mean(values):.{digits}f} ± {error:.{digits}f}"
 
 
+def picture(results: dict[tuple[int, str], list[Result]], path: str) -> None:
+    """Accuracy and stable rank against the number of images, with standard errors."""
+    figure = Figure(figsize=(7, 3), layout="constrained")
+    panels = {"accuracy": "accuracy, %", "stable_rank": "stable rank of the last layer"}
+    for axes, (field, title) in zip(figure.subplots(1, 2), panels.items(), strict=True):
+        for method in METHODS:
+            sizes = [n for n, name in results if name == method]
+            columns = [[getattr(r, field) for r in results[n, method]] for n in sizes]
+            errors = [statistics.stdev(c) / len(c) ** 0.5 if len(c) > 1 else 0 for c in columns]
+            means = [statistics.mean(column) for column in columns]
+            axes.errorbar(sizes, means, errors, label=method, marker="o", capsize=3)
+        axes.set_xscale("log")
+        axes.set_xticks(sizes, [str(n) for n in sizes])
+        axes.minorticks_off()
+        axes.set(xlabel="training images", title=title)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+
+
 def main() -> None:
-    """Train every network, with a progress bar, and print the table."""
+    """Train every network, with a progress bar, print the table and draw the picture."""
     torch.set_num_threads(1)  # the networks are so small that a second thread only gets in the way
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[50, 100, 200, 400])
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--out", default="digits.png")
     arguments = parser.parse_args()
 
     console = Console()
@@ -105,12 +129,13 @@ def main() -> None:
         TimeRemainingColumn(),
         console=console,
     )
+    every: dict[tuple[int, str], list[Result]] = {}
     with bar:
         task = bar.add_task("", total=len(arguments.sizes) * len(METHODS) * arguments.seeds)
         for n in arguments.sizes:
             for name, settings in METHODS.items():
                 bar.update(task, description=f"{n} images, {name}")
-                results = []
+                results = every[n, name] = []
                 for seed in range(arguments.seeds):
                     results.append(train(n, seed, settings))
                     bar.advance(task)
@@ -125,6 +150,8 @@ def main() -> None:
                 )
         bar.update(task, description="done")
     console.print(table)
+    picture(every, arguments.out)
+    print(f"wrote {arguments.out}")
 
 
 if __name__ == "__main__":

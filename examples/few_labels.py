@@ -1,20 +1,22 @@
 """Train only a head on few labelled digits, over frozen features, and compare choices of λ.
 
 Run it with ``python examples/few_labels.py``; under a minute, or seconds with ``--labels 2 --steps
-100``. It needs scikit-learn (for its bundled 8 x 8 images) and rich; nothing is downloaded. A small
-autoencoder sees all training images without labels; its encoder is then frozen, as a pretrained
-network would be, and a linear head is trained on a few labels of each class. Seed by seed, every
-method sees the same labels and initial head; numbers are means over seeds ± standard errors.
+100``. It needs scikit-learn (for its bundled 8 x 8 images), matplotlib and rich; nothing is
+downloaded. A small autoencoder sees all training images without labels; its encoder is then frozen,
+as a pretrained network would be, and a linear head is trained on a few labels of each class. Seed
+by seed, every method sees the same labels and initial head; numbers are means over seeds ± standard
+errors.
 
-What it shows: at 2 and 5 labels the learned prior changes the accuracy within its error, and weight
-decay gains a point or so. At 20 labels the learned prior costs about a point. Each of them lowers
-the negative log-likelihood at a small strength and raises it at a large one.
+What to see: no bar stands out. At 2 and 5 labels the learned prior changes the accuracy within its
+error, and weight decay gains a point or so. At 20 labels the learned prior costs about a point.
+Each of them lowers the negative log-likelihood at a small strength and raises it at a large one.
 """
 
 import argparse
 import statistics
 
 import torch
+from matplotlib.figure import Figure
 from rich import box
 from rich.console import Console
 from rich.progress import track
@@ -86,12 +88,27 @@ def summary(values: list[float], digits: int) -> str:
     return f"{statistics.mean(values):.{digits}f} ± {error:.{digits}f}"
 
 
+def picture(accuracies: dict[int, dict[str, list[float]]], path: str) -> None:
+    """Accuracy of each method with standard errors, a panel for each number of labels."""
+    figure = Figure(figsize=(2.6 * len(accuracies) + 1.4, 2.8), layout="constrained")
+    panels = figure.subplots(1, len(accuracies), sharey=True, squeeze=False)[0]
+    for axes, (n, methods) in zip(panels, accuracies.items(), strict=True):
+        for name, values in methods.items():
+            error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0
+            colour = "tab:orange" if "AdaReg" in name else "tab:blue"
+            axes.errorbar(statistics.mean(values), name, xerr=error, fmt="o", color=colour)
+        axes.set(xlabel="accuracy, %", title=f"{n} labels of each digit")
+    panels[0].invert_yaxis()
+    figure.savefig(path, dpi=120)
+
+
 def main() -> None:
-    """Train every head and print the table."""
+    """Train every head, print the table and draw the picture."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--labels", type=int, nargs="+", default=[2, 5, 20], help="of each class")
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--out", default="few_labels.png")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # the heads are so small that a second thread only gets in the way
 
@@ -101,6 +118,7 @@ def main() -> None:
     table = Table(title=f"{arguments.seeds} seeds", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("labels", "method", "accuracy %", "NLL", "stable rank"):
         table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
+    accuracies: dict[int, dict[str, list[float]]] = {n: {} for n in arguments.labels}
     runs = [(n, method) for n in arguments.labels for method in METHODS]
     for n, method in track(runs, "training"):
         rows = []
@@ -108,11 +126,14 @@ def main() -> None:
             chosen = draw(digits.y_train, n, seed)
             head = train(x[chosen], digits.y_train[chosen], arguments.steps, seed, method)
             rows.append(judge(head, x_test, digits.y_test))
+        accuracies[n][method] = [accuracy for accuracy, *_ in rows]
         cells = [
             summary(list(c), d) for c, d in zip(zip(*rows, strict=True), (1, 3, 2), strict=True)
         ]
         table.add_row(str(n), method, *cells, end_section=method == list(METHODS)[-1])
     Console().print(table)
+    picture(accuracies, arguments.out)
+    print(f"wrote {arguments.out}")
 
 
 if __name__ == "__main__":

@@ -7,9 +7,10 @@ network is not told; torques are measured with noise. Seed by seed, every method
 poses, initial weights and batches; numbers are means over seeds ± standard errors. The picture has
 the correlations of the true torques, and of the last layer's rows; "distance" is between the two.
 
-What it shows: the stronger the learned prior, the lower the stable rank, and the closer the last
-layer's correlations come to those of the torques. It explains more variance than no regularizer,
-and less than plain weight decay on all layers; both together are between the two.
+What to see: from left to right, the heat maps come closer to the first one, of the torques. The
+stronger the learned prior, the lower the stable rank, and the closer the last layer's correlations
+come to those of the torques. It explains more variance than no regularizer, and less than plain
+weight decay on all layers; both together are between the two.
 """
 
 import argparse

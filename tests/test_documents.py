@@ -41,12 +41,9 @@ EXAMPLES = {
     "few_labels.py": ("--labels 2 --seeds 2 --steps 20", (6, 3)),
     "lightning_digits.py": ("--size 80 --epochs 2 --seeds 2", (4, 4)),
     "sklearn_digits.py": ("--max-iter 5", (0, 0)),
+    "table_error_bars.py": ("--folds 2 --tables Friedman", (3, 3)),
     "task_correlations.py": ("--seeds 2 --steps 20", (5, 3)),
     "transformers_few_labels.py": ("--labels 6 --epochs 2 --seeds 2", (3, 4)),
-}
-PICTURES = {
-    "sklearn_digits.py": "digits_correlation.png",
-    "task_correlations.py": "task_correlations.png",
 }
 
 
@@ -187,7 +184,8 @@ def test_every_link_to_a_file_leads_somewhere():
 
 def test_every_page_can_be_found():
     listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
-    assert listed == {p.removeprefix("docs/") for p in PAGES if p.startswith("docs/")}
+    pages = {p.removeprefix("docs/") for p in PAGES if p.startswith("docs/")}
+    assert listed == pages | {"results/README.md"}
 
 
 def test_figures_are_those_that_the_script_draws(tmp_path):
@@ -216,7 +214,7 @@ def test_every_example_is_in_the_table():
 @pytest.mark.parametrize("name", EXAMPLES)
 @pytest.mark.usefixtures("_restored", "one_thread")
 @pytest.mark.filterwarnings(*IGNORED)
-def test_example_ends_in_a_table_or_a_picture(name, tmp_path, monkeypatch, capsys):
+def test_example_says_what_to_see_and_ends_in_a_picture(name, tmp_path, monkeypatch, capsys):
     arguments, (rows, columns) = EXAMPLES[name]
     monkeypatch.setattr(sys, "argv", [name, *arguments.split()])
     monkeypatch.setenv("COLUMNS", "120")
@@ -228,5 +226,7 @@ def test_example_ends_in_a_table_or_a_picture(name, tmp_path, monkeypatch, capsy
     ]
     assert in_table == rows * [columns]
     assert "nan" not in out
-    if name in PICTURES:
-        assert (tmp_path / PICTURES[name]).read_bytes().startswith(b"\x89PNG")
+    picture = tmp_path / f"{Path(name).stem}.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert f"wrote {picture.name}" in out
+    assert "What to see: " in (ROOT / "examples" / name).read_text()

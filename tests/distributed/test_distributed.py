@@ -106,17 +106,19 @@ def test_a_checkpoint_of_four_ranks_is_loaded_by_one(name, steps, outcomes, fold
 def test_a_job_that_breaks_goes_on_from_its_last_checkpoint(tmp_path, monkeypatch, capsys):
     script = ROOT / "examples/distributed.py"
     restarts = "--max-restarts=3"  # torch's own threads may abort a process that is done
-    options = ["--steps", 12, "--save-every", 4, "--engine"]
+    picture = tmp_path / "losses.png"
+    options = ["--out", picture, "--steps", 12, "--save-every", 4, "--engine"]
     broken, errors = torchrun(
         2, restarts, script, *options, "fsdp", "--fail-at", 6, "--checkpoints", tmp_path / "broken"
     )
     assert "broken on purpose at step 6" in errors
     started, resumed, last = broken.splitlines()[:3]
     assert (started[-6:], resumed[-6:]) == ("step 0", "step 4")
+    assert picture.read_bytes().startswith(b"\x89PNG")
     arguments = [script, *options, "ddp", "--checkpoints", tmp_path / "whole"]
     monkeypatch.setattr(sys, "argv", [*map(str, arguments)])
     runpy.run_path(str(script), run_name="__main__")
-    assert capsys.readouterr().out.splitlines() == ["ddp on 1 processes, from step 0", last]
+    assert capsys.readouterr().out.splitlines()[:2] == ["ddp on 1 processes, from step 0", last]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")

@@ -23,8 +23,9 @@ def contents(judgements: Mapping[str, Judgement]) -> str:
     """A table of all claims in the order of the paper, each a link to its section."""
     lines = ["| claim | in the paper | verdict |", "|---|---|---|"]
     for key, judgement in judgements.items():
-        claim, symbol = CLAIMS[key], SYMBOLS[judgement.verdict]
-        lines.append(f"| [{claim.title}](#{key}) | {claim.where} | {symbol} {judgement.verdict} |")
+        claim = CLAIMS[key]
+        verdict = f"{SYMBOLS[judgement.verdict]} {judgement.verdict}".replace(" ", "\u00a0")
+        lines.append(f"| [{claim.title}](#{key}) | {claim.where} | {verdict} |")
     return "\n".join([*lines, ""])
 
 
