@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Adam
 
 import adareg
-from adareg import AdaReg
+from adareg import AdaReg, EvidenceReg
 from training import DEVICES, Tied, assert_close, make_data, make_model, train
 
 # Priors are strong here, so that what they do shows.
@@ -48,6 +48,44 @@ def test_compiled_model_with_attached_optimizer():
         AdaReg(m, strength=1e-2).attach(optimizer, update_every=3)
         train(m, optimizer, 8, data)
     assert_close(model, eager, rtol=1e-10, atol=1e-12)
+
+
+def test_an_evidence_update_reaches_a_compiled_penalty():
+    """One graph with the penalty inside; each update comes with another strength and prior."""
+    x, y = make_data(dtype=torch.float64)
+    models, found = [make_model(torch.float64) for _ in range(2)], []
+    for model, compiled in zip(models, (True, False), strict=True):
+        reg, optimizer = EvidenceReg(model, len(x), "classification"), SGD(model.parameters(), 0.5)
+
+        def loss(model=model, reg=reg):
+            return cross_entropy(model(x), y) + reg.penalty()
+
+        run = torch.compile(loss, fullgraph=True, backend="eager") if compiled else loss
+        for step in range(1, 9):
+            optimizer.zero_grad()
+            run().backward()
+            optimizer.step()
+            if step in (3, 6):
+                reg.update(x, y)
+        assert reg.strength > 0
+        found.append(reg.penalty().item())
+    assert_close(*models, rtol=1e-9, atol=1e-11)
+    assert found[0] == pytest.approx(found[1], rel=1e-9)
+
+
+def test_an_evidence_update_reaches_a_compiled_model():
+    x, y = data = make_data(dtype=torch.float64)
+    model, eager = make_model(torch.float64), make_model(torch.float64)
+    compiled, found = torch.compile(model, backend="eager"), []
+    for m, target in [(compiled, model), (eager, eager)]:
+        optimizer = SGD(target.parameters(), 0.5)
+        reg = EvidenceReg(m, len(x), "classification")
+        reg.attach(optimizer, update_every=3, data=(x, y))
+        train(m, optimizer, 8, data)
+        found.append((reg.penalty().item(), reg.updates))
+    assert_close(model, eager, rtol=1e-9, atol=1e-11)
+    assert found[0] == pytest.approx(found[1], rel=1e-9)
+    assert found[0][1] == 2
 
 
 @pytest.mark.parametrize("device", DEVICES)
