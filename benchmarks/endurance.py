@@ -37,19 +37,19 @@ LABELS = (Y > 0).astype(int)
 
 def regress(seed: int) -> None:
     """Fit and predict a regression."""
-    fitted = EvidenceRegressor(3, n_networks=1, max_iter=4, random_state=seed).fit(X, Y)
+    fitted = EvidenceRegressor(3, n_networks=1, max_iter=2, random_state=seed).fit(X, Y)
     fitted.predict(X, return_std=True)
 
 
 def classify(seed: int) -> None:
     """Fit and predict classes."""
-    fitted = EvidenceClassifier(3, n_networks=1, max_iter=4, random_state=seed).fit(X, LABELS)
+    fitted = EvidenceClassifier(3, n_networks=1, max_iter=2, random_state=seed).fit(X, LABELS)
     fitted.predict_proba(X)
 
 
 def classify_with_a_prior(seed: int) -> None:
     """Fit scikit-learn's MLP with the paper's prior."""
-    AdaRegClassifier(3, max_iter=4, random_state=seed).fit(X, LABELS).predict(X)
+    AdaRegClassifier(3, max_iter=2, random_state=seed).fit(X, LABELS).predict(X)
 
 
 #: One model for all trainings, so that hooks left behind on it would show.
@@ -61,7 +61,7 @@ def train(attach: Callable[[torch.optim.Optimizer], adareg.nn.attach.Attachment]
     optimizer = torch.optim.Adam(MODEL.parameters())
     handle = attach(optimizer)
     x, y = torch.tensor(X).float(), torch.tensor(LABELS)
-    for _ in range(4):
+    for _ in range(2):
         optimizer.zero_grad()
         cross_entropy(MODEL(x), y).backward()
         optimizer.step()
@@ -71,13 +71,13 @@ def train(attach: Callable[[torch.optim.Optimizer], adareg.nn.attach.Attachment]
 def train_with_evidence(seed: int) -> None:
     """Train with EvidenceReg, from the batches that it sees."""
     reg = adareg.EvidenceReg(MODEL, len(X), "classification")
-    train(lambda optimizer: reg.attach(optimizer, update_every=2))
+    train(lambda optimizer: reg.attach(optimizer, update_every=1))
 
 
 def train_with_the_papers_prior(seed: int) -> None:
     """Train with AdaReg."""
     reg = adareg.AdaReg(MODEL, strength="auto", n_samples=len(X))
-    train(lambda optimizer: reg.attach(optimizer, update_every=2))
+    train(lambda optimizer: reg.attach(optimizer, update_every=1))
 
 
 WORK = [regress, classify, classify_with_a_prior, train_with_evidence, train_with_the_papers_prior]

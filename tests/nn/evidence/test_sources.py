@@ -137,6 +137,31 @@ def test_a_regression_whose_loss_is_of_classes_is_refused(loss):
     value.backward()  # looked at once
 
 
+@pytest.mark.parametrize("size", [10.0, 17.0, 30.0])
+def test_a_classifier_that_is_certain_of_its_data_may_be_attached(size):
+    """Its gradient is rounding, and need not sum to zero."""
+    x, y = classes(40)
+    model = nn.Linear(8, 5)
+    with torch.no_grad():
+        model.weight.copy_(size * torch.eye(5, 8))
+    y = model(x).argmax(1)
+    reg = EvidenceReg(model, 40, "classification")
+    reg.attach(torch.optim.SGD(model.parameters(), 0.1))
+    cross_entropy(model(x), y).backward()
+
+
+@pytest.mark.parametrize("size", [1.0, 1e3])
+def test_a_squared_error_of_large_outputs_is_not_taken_for_certainty(size):
+    x, _ = classes(40)
+    model = nn.Linear(8, 5)
+    with torch.no_grad():
+        model.weight.mul_(size)
+    reg = EvidenceReg(model, 40, "classification")
+    reg.attach(torch.optim.SGD(model.parameters(), 0.1))
+    with pytest.raises(ValueError, match="does not fit the training loss"):
+        mse_loss(model(x), size * torch.randn(40, 5)).backward()
+
+
 def test_nothing_learned_after_ten_updates_is_told():
     x, y = torch.zeros(40, 8), classes()[1]  # nothing to tell classes apart by
     model = mlp()
