@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from adareg.core.evidence.likelihood import (
         Bernoulli,
         Categorical,
+        Counts,
         Gaussian,
         Likelihood,
     )
@@ -45,6 +46,7 @@ __all__ = [
     "AdaReg",
     "Bernoulli",
     "Categorical",
+    "Counts",
     "EvidenceReg",
     "Gaussian",
     "Layout",
@@ -72,6 +74,7 @@ _HOMES = {
     "AdaReg": "nn.adareg",
     "Bernoulli": "core.evidence.likelihood",
     "Categorical": "core.evidence.likelihood",
+    "Counts": "core.evidence.likelihood",
     "EvidenceReg": "nn.evidence.regularizer",
     "Gaussian": "core.evidence.likelihood",
     "Layout": "nn.layout",

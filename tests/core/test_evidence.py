@@ -13,7 +13,7 @@ from adareg.core.evidence import curvature as rows
 from adareg.core.evidence import update as evidence
 from adareg.core.evidence.constants import DEFAULTS, Constants
 from adareg.core.evidence.curvature import Curvature
-from adareg.core.evidence.likelihood import Categorical, Gaussian
+from adareg.core.evidence.likelihood import Categorical, Counts, Gaussian
 
 
 def spd(n, rng):
@@ -351,7 +351,9 @@ def problem(likelihood, K, m=4):
 
 @pytest.mark.parametrize("K", [1, 3, 12])
 @pytest.mark.parametrize(
-    "likelihood", [Categorical(), Gaussian(), Poisson(), OfEach()], ids=lambda one: one.name
+    "likelihood",
+    [Categorical(), Gaussian(), Poisson(), Counts(), OfEach()],
+    ids=lambda one: type(one).__name__,
 )
 def test_roots_have_the_curvature_of_the_log_likelihood(likelihood, K):
     outputs, targets, generator = problem(likelihood, K)
@@ -379,6 +381,38 @@ def test_roots_have_the_curvature_of_the_log_likelihood(likelihood, K):
         total += torch.einsum("rmk,rml->mkl", v, v) / rounds
     tolerance = 1e-12 if rounds == 1 else 0.05 * exact.abs().max().item()
     torch.testing.assert_close(total, exact, rtol=0, atol=tolerance)
+
+
+def test_counts_are_poissons_and_know_if_they_vary_more():
+    """Against torch's Poisson at φ = 1; at φ = 3 probabilities sum to one, the mean is μ."""
+    likelihood, one = Counts(), torch.ones((), dtype=torch.float64)
+    o, y = torch.tensor([[0.3], [2.0]]).double(), torch.tensor([[0.0], [9.0]]).double()
+    poisson = torch.distributions.Poisson(o.exp()).log_prob(y).sum(-1)
+    torch.testing.assert_close(likelihood.log_likelihood(o, y, one), poisson)
+    loss = torch.nn.PoissonNLLLoss(full=False)
+    slopes = [
+        torch.autograd.grad(f(x), x)[0]
+        for f, x in (
+            (lambda x: loss(x, y), o.clone().requires_grad_()),
+            (
+                lambda x: -likelihood.log_likelihood(x, y, 3 * one).mean(),
+                o.clone().requires_grad_(),
+            ),
+        )
+    ]
+    torch.testing.assert_close(slopes[0], slopes[1] * likelihood.loss_per_nat(3 * one, 1))
+    every = torch.arange(400, dtype=torch.float64).unsqueeze(1)
+    p = likelihood.log_likelihood(torch.full_like(every, math.log(30)), every, 3 * one).exp()
+    assert float(p.sum()) == pytest.approx(1, abs=0.02)
+    assert float(p @ every[:, 0] / p.sum()) == pytest.approx(30, rel=0.01)
+    rng = np.random.default_rng(0)
+    drawn = torch.tensor(rng.negative_binomial(5, 0.25, size=(20_000, 1))).double()  # φ = 4
+    level = torch.full_like(drawn, math.log(15))
+    assert float(likelihood.estimate_noise(level, drawn, one, 0 * one)) == pytest.approx(
+        4, rel=0.05
+    )
+    with pytest.raises(ValueError, match="expected counts"):
+        likelihood.check_targets(y - 0.5, o)
 
 
 def test_a_noise_of_each_target_is_as_scaling_the_targets():

@@ -25,6 +25,7 @@ def test_the_default_device_does_not_matter(outputs, likelihood):
     y = {
         "classification": torch.zeros(310),
         "multilabel": torch.randint(2, (310, outputs)).float(),
+        "counts": torch.randint(9, (310, outputs)).float(),
     }.get(likelihood, torch.randn(310, outputs))
     model = nn.Sequential(nn.Conv1d(2, 4, 3), nn.Flatten(), nn.Linear(8, outputs))
     reg = EvidenceReg(model, 310, likelihood)

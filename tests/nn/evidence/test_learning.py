@@ -34,7 +34,8 @@ def test_the_penalty_waits_until_something_is_learned_and_then_stays(likelihood)
     reg = EvidenceReg(model, 40, likelihood)
     solution = torch.linalg.lstsq(x, targets - targets.mean(0)).solution.mT
     share = targets.mean(0)
-    nothing = {"classification": share.log(), "multilabel": share.logit()}.get(likelihood, share)
+    links = {"classification": share.log(), "multilabel": share.logit(), "counts": share.log()}
+    nothing = links.get(likelihood, share)
     waiting = []
     for known in (0.0, 0.001, 1.0, 0.0):  # a share of what can be known by a linear map
         with torch.no_grad():

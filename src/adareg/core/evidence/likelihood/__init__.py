@@ -5,13 +5,22 @@ from __future__ import annotations
 from adareg.core.evidence.likelihood.base import Likelihood
 from adareg.core.evidence.likelihood.bernoulli import Bernoulli
 from adareg.core.evidence.likelihood.categorical import Categorical
+from adareg.core.evidence.likelihood.counts import Counts
 from adareg.core.evidence.likelihood.gaussian import Gaussian
 
-__all__ = ["LIKELIHOODS", "Bernoulli", "Categorical", "Gaussian", "Likelihood", "as_likelihood"]
+__all__ = [
+    "LIKELIHOODS",
+    "Bernoulli",
+    "Categorical",
+    "Counts",
+    "Gaussian",
+    "Likelihood",
+    "as_likelihood",
+]
 
 #: Likelihoods by the name that a user may give.
 LIKELIHOODS: dict[str, type[Likelihood]] = {
-    one.name: one for one in (Categorical, Bernoulli, Gaussian)
+    one.name: one for one in (Categorical, Bernoulli, Counts, Gaussian)
 }
 
 
