@@ -5,7 +5,7 @@ Run it with ``python examples/digits.py``; about a minute. It needs scikit-learn
 weights, the same training images and the same batches, seed by seed; each number is a mean over
 seeds ± its standard error.
 
-What to see: the three curves of accuracy lie on each other, and those of the stable rank do not.
+What to see: the three curves of accuracy nearly coincide, and those of the stable rank do not.
 AdaReg changes the last layer and leaves the predictions nearly as they are.
 """
 
@@ -103,7 +103,7 @@ def picture(results: dict[tuple[int, str], list[Result]], path: str) -> None:
         axes.set_xticks(sizes, [str(n) for n in sizes])
         axes.minorticks_off()
         axes.set(xlabel="training images", title=title)
-    axes.legend()
+    figure.axes[0].legend(loc="lower right")
     figure.savefig(path, dpi=120)
 
 

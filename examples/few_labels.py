@@ -90,14 +90,14 @@ def summary(values: list[float], digits: int) -> str:
 
 def picture(accuracies: dict[int, dict[str, list[float]]], path: str) -> None:
     """Accuracy of each method with standard errors, a panel for each number of labels."""
-    figure = Figure(figsize=(2.6 * len(accuracies) + 1.4, 2.8), layout="constrained")
+    figure = Figure(figsize=(2 * len(accuracies) + 1.4, 2.8), layout="constrained")
     panels = figure.subplots(1, len(accuracies), sharey=True, squeeze=False)[0]
     for axes, (n, methods) in zip(panels, accuracies.items(), strict=True):
         for name, values in methods.items():
             error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0
             colour = "tab:orange" if "AdaReg" in name else "tab:blue"
             axes.errorbar(statistics.mean(values), name, xerr=error, fmt="o", color=colour)
-        axes.set(xlabel="accuracy, %", title=f"{n} labels of each digit")
+        axes.set(xlabel="accuracy, %", title=f"{n} labels")
     panels[0].invert_yaxis()
     figure.savefig(path, dpi=120)
 

@@ -108,16 +108,16 @@ def summary(values: list[float], digits: int) -> str:
 
 def picture(results: dict[str, list[dict[str, float]]], columns: list[str], path: str) -> None:
     """A panel for each number that methods are judged by: means and standard errors."""
-    figure = Figure(figsize=(10, 2.2), layout="constrained")
-    panels = figure.subplots(1, len(columns), sharey=True)
-    for axes, column in zip(panels, columns, strict=True):
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    panels = figure.subplots(2, 2, sharey=True)
+    for axes, column in zip(panels.flat, columns, strict=True):
         for name, rows in results.items():
             values = [row[column] for row in rows]
             error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0
             colour = "tab:blue" if name == "none" else "tab:orange"
             axes.errorbar(statistics.mean(values), name, xerr=error, fmt="o", color=colour)
         axes.set_title(column)
-    panels[0].invert_yaxis()
+    axes.invert_yaxis()
     figure.savefig(path, dpi=120)
 
 

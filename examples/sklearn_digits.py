@@ -6,7 +6,7 @@ and downloads nothing. It prints a table and draws which digits the last layer f
 
 What to see: the class is exchanged by changing one name, and it does not predict better. On this
 split, AdaReg with λ = 1/(2n) is less accurate than scikit-learn's own network. What it adds is the
-heat map: pairs of digits that the last layer treats alike are purple.
+heat map: pairs of digits that the last layer treats alike are red.
 """
 
 import argparse

@@ -7,7 +7,7 @@ network is not told; torques are measured with noise. Seed by seed, every method
 poses, initial weights and batches; numbers are means over seeds ± standard errors. The picture has
 the correlations of the true torques, and of the last layer's rows; "distance" is between the two.
 
-What to see: from left to right, the heat maps come closer to the first one, of the torques. The
+What to see: with AdaReg the heat maps come closer to the first one, that of the torques. The
 stronger the learned prior, the lower the stable rank, and the closer the last layer's correlations
 come to those of the torques. It explains more variance than no regularizer, and less than plain
 weight decay on all layers; both together are between the two.
@@ -78,12 +78,12 @@ def summary(values: list[float], digits: int) -> str:
 
 def picture(pictures: dict[str, Tensor], path: str) -> None:
     """Heat maps side by side, from -1 (orange) to 1 (purple)."""
-    figure = Figure(figsize=(2.4 * len(pictures), 2.6), layout="constrained")
-    every = figure.subplots(1, len(pictures))
-    for axes, (title, matrix) in zip(every, pictures.items(), strict=True):
+    figure = Figure(figsize=(7, 4.4), layout="constrained")
+    every = figure.subplots(2, 3)
+    for axes, (title, matrix) in zip(every.flat, pictures.items(), strict=True):
         image = axes.imshow(matrix.numpy(), cmap="PuOr", vmin=-1, vmax=1)
         axes.set_title(title)
-    figure.colorbar(image, ax=axes)
+    figure.colorbar(image, ax=every)
     figure.savefig(path, dpi=120)
 
 

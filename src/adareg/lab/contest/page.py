@@ -47,7 +47,8 @@ def places_as_markdown(rows: pd.DataFrame, method: str = "evidence") -> str:
         mine = every[every["suite"] == name]
         lines.append([name, *(_places(name, part, method) for part in (mine, judge.unseen(mine)))])
     head = ["kind", "place of ours, all tables", "tables not used to develop ours"]
-    return "\n".join([*_table(head, lines), ""])
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join([*(f"| {' | '.join(row)} |" for row in rows), ""])
 
 
 def _places(suite: str, rows: pd.DataFrame, method: str) -> str:
