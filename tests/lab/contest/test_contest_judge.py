@@ -166,12 +166,12 @@ def test_published_means_are_those_of_the_article():
 def test_the_page_says_what_was_measured():
     text = page.results_as_markdown(regression_rows())
     assert "12 trials on one thread each, 0.0 hours of processor time" in text
-    assert "Nothing was chosen by uci-power." in text
+    assert "These were not used to choose anything: uci-power." in text
     assert "| **evidence** | 1.0 (1.00) |" in text
     assert "| uci-power ° | **0.100 ± 0.000** | 9.000 ± 0.000 |" in text
     assert "| **mean** | **90.0** | **90.0** |" in text
     assert "better by more than one standard error on 2 of 2 tables, worse on 0" in text
-    free = text[text.index("Tables by which nothing was chosen") :]
+    free = text[text.index("Tables that were not used to choose anything") :]
     assert "(1: uci-power)" in free
 
 

@@ -21,7 +21,7 @@ def test_what_is_missing_is_said_and_the_rest_is_drawn(tmp_path):
     assert "layers.svg" not in page.downloads
     assert "adareg reproduce cifar-generalization --scale paper" in page.text
     assert "adareg reproduce mnist-layers --scale paper" in page.text
-    assert "mnist-generalization: not complete, 2 of 12 networks" in page.text
+    assert "mnist-generalization: 2 of 12 networks are recorded" in page.text
     assert "60 in place of 600" in page.text
     assert set(page.csv("spectra")["method"]) == {"none", "adareg"}
 
@@ -47,7 +47,7 @@ def test_changed_settings_are_drawn_where_there_are_no_others(tmp_path):
     fill(tmp_path, "digits", lr=0.5)
     page = Page(build(tmp_path))
     assert "digits.svg" in page.downloads
-    assert "digits: not its own setting, which is not recorded, but lr = 0.5." in page.text
+    assert "digits: recorded only with changed settings: lr = 0.5." in page.text
     assert "adareg reproduce digits --scale smoke --set lr=0.5" in page.text
 
 
@@ -69,7 +69,7 @@ def test_foreign_files_and_records_are_passed_over(tmp_path):
     assert "digits.svg" in page.downloads
     assert "notes.jsonl" in page.text
     assert "other.jsonl" in page.text
-    assert "records of 'wine', no experiment: 1" in page.text
+    assert "records of 'wine', which is no experiment: 1" in page.text
 
 
 def test_a_network_that_was_not_timed_does_not_spoil_the_page(tmp_path):
@@ -138,4 +138,4 @@ def test_networks_that_diverged_are_not_averaged(tmp_path):
     page = Page(build(tmp_path))
     table = page.csv("digits").query("measure == 'test_accuracy'")
     assert list(table["seeds"]) == [3]
-    assert "networks of none that diverged, and are not among the means: 1." in page.text
+    assert "networks of none that diverged: 1. They are not among the means." in page.text

@@ -170,7 +170,9 @@ def test_a_killed_worker_costs_one_retry_of_its_job_and_nothing_else(head, whole
     assert 1 <= reporter.lost <= reporter.kills <= KILLS
     assert len(jobs) <= len(reporter.begun) <= len(jobs) + reporter.lost
     assert sorted(reporter.finished, key=repr) == sorted(jobs, key=repr)
-    assert "its worker was lost (WorkerCrashedError); once more" in reporter.console.file.getvalue()
+    assert (
+        "its worker was lost (WorkerCrashedError); trying again" in reporter.console.file.getvalue()
+    )
     assert results(tmp_path) == whole
     assert reporter._bar.tasks[0].completed == reporter._bar.tasks[0].total
 

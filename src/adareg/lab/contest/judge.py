@@ -145,7 +145,7 @@ def pairs(rows: pd.DataFrame, measure: str, method: str, other: str) -> list[Pai
 
 
 def unseen(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of tables by which nothing was chosen."""
+    """The rows of tables that were not used to choose anything."""
     return rows[~rows["table"].isin(list(DEVELOPMENT))]
 
 

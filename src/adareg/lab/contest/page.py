@@ -105,7 +105,7 @@ def _suite(name: str, rows: pd.DataFrame) -> Iterator[str]:
     yield from _ranks(name, rows, "All tables")
     free = judge.unseen(rows)
     if 0 < free["table"].nunique() < len(tables):
-        yield from _ranks(name, free, "Tables by which nothing was chosen")
+        yield from _ranks(name, free, "Tables that were not used to choose anything")
     for measure in SUITES[name].measures[:2]:
         yield from _means(rows, measure)
     if "coverage" in rows and rows["coverage"].notna().any():
@@ -120,10 +120,10 @@ def _developed(tables: Sequence[str]) -> Iterator[str]:
         if table in DEVELOPMENT:
             reasons.setdefault(DEVELOPMENT[table], []).append(table)
     for reason, names in reasons.items():
-        yield f"Used to choose {reason}: {_listed(names)}."
+        yield f"These tables were used to choose {reason}: {_listed(names)}."
     others = [table for table in tables if table not in DEVELOPMENT]
     if others:
-        yield f"Nothing was chosen by {_listed(others)}."
+        yield f"These were not used to choose anything: {_listed(others)}."
     yield ""
 
 
@@ -134,9 +134,11 @@ def _ranks(name: str, rows: pd.DataFrame, title: str) -> Iterator[str]:
         return
     first = next(iter(found.values()))
     costs = judge.costs(rows)
-    yield f"**{title}** ({len(first.ranks)}: {_listed(first.ranks.index)}), average ranks, 1 the"
-    yield "best; in brackets the distance to the best method of each table: a ratio, or"
-    yield "a difference. Processor seconds are those of one fit, geometric mean over tables."
+    yield f"**{title}** ({len(first.ranks)}: {_listed(first.ranks.index)}): average ranks, 1 the"
+    yield (
+        "best, and in brackets the mean distance to the best method of each table, as a ratio or a"
+    )
+    yield "difference. Processor seconds are for one fit, as a geometric mean over tables."
     yield ""
     head = ["method", *(MEASURES[m].label for m in found), "processor seconds"]
     body = []
@@ -165,8 +167,8 @@ def _tests(found: dict[str, Standing]) -> Iterator[str]:
         if not math.isnan(s.friedman)
     ]
     if parts:
-        yield "Friedman's test that all methods are alike, and how far two average ranks must be"
-        yield f"apart by Nemenyi's test at 5 %: {'; '.join(parts)}."
+        yield "Friedman's test that all methods are alike, and the difference between average ranks"
+        yield f"that Nemenyi's test needs at 5 %: {'; '.join(parts)}."
 
 
 def _means(rows: pd.DataFrame, measure: str) -> Iterator[str]:
@@ -177,8 +179,8 @@ def _means(rows: pd.DataFrame, measure: str) -> Iterator[str]:
     methods = [str(m) for m in table.mean().index]
     mean = table.groupby("table").mean()
     error = table.groupby("table").std() / table.groupby("table").count() ** 0.5
-    yield f"By table, {kind.label}, mean over splits ± standard error, the best bold; by those"
-    yield "with ° nothing was chosen:"
+    yield f"Table by table, {kind.label}: mean over splits ± standard error, the best in bold."
+    yield "Tables marked ° were not used to choose anything in the library."
     yield ""
     body = []
     for name in mean.index:

@@ -38,8 +38,8 @@ class Trial:
 
     @property
     def title(self) -> str:
-        """For people."""
-        return f"{self.table} {self.split} {self.method}"
+        """A name for people."""
+        return f"{self.method} on {self.table} (split {self.split})"
 
 
 def run(trial: Trial, directory: Path | None, environment: dict[str, Any]) -> Record:

@@ -52,7 +52,7 @@ class Records:
         """Records of no experiment, in words."""
         counts = Counter(r["experiment"] for r in self.networks)
         return [
-            f"records of {name!r}, no experiment: {count:,}"
+            f"records of {name!r}, which is no experiment: {count:,}"
             for name, count in sorted(counts.items())
             if name not in EXPERIMENTS
         ]

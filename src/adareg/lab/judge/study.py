@@ -149,9 +149,9 @@ class Study:
         name = self.experiment.name
         counts = Counter(r["method"] for r in self.records if r["metrics"]["diverged"])
         for method, count in sorted(counts.items()):
-            yield f"{name}: networks of {method} that diverged, and {diverged}: {count}."
+            yield f"{name}: networks of {method} that diverged: {count}. They {diverged}."
         if self.variant:
-            yield f"{name}: not its own setting, which is not recorded, but {told(self.variant)}."
+            yield f"{name}: recorded only with changed settings: {told(self.variant)}."
         else:
             yield from self._incomplete()
         for scale, variant, count in self.left_out:
@@ -164,8 +164,8 @@ class Study:
         have = sum(r["method"] in experiment.methods and r["seed"] < seeds for r in self.records)
         if have < planned:
             yield (
-                f"{experiment.name}: not complete, {have:,} of {planned:,} networks are recorded; "
-                f"the rest: {self.command}"
+                f"{experiment.name}: {have:,} of {planned:,} networks are recorded; to train the "
+                f"rest: {self.command}"
             )
 
 

@@ -27,7 +27,7 @@ def training(records: Iterable[Record], by_cell: bool = False) -> Table:
         memory = number(cell["peak"].max() / 2**30, 2)
         rows.append([*names, number(len(cell), 0), stack, *times, memory])
     head = [*keys, "networks", "largest stack", "seconds per network", "minutes in all"]
-    what = "by cell" if by_cell else "by experiment; what experiments share is counted in each"
+    what = "by cell" if by_cell else "by experiment; networks that experiments share count in each"
     caption = f"Training, {what}. Methods of one stack share its time equally"
     return Table([*head, "peak GPU memory, GiB"], rows, caption)
 

@@ -29,7 +29,9 @@ def environments(records: Iterable[Record]) -> Table:
         cells = [Entry(name, name) for name in (*names, commit, period)]
         rows.append([*cells, number(float(count), 0)])
     head = ["experiment", "device", "torch", "Python", "adareg", "commit", "days", "networks"]
-    return Table(head, rows, "Made by; a + after a commit means that the source was changed")
+    return Table(
+        head, rows, "What made the records; a + after a commit means that the source was changed"
+    )
 
 
 def sources(records: Iterable[Record]) -> list[str]:

@@ -75,7 +75,7 @@ class Terminal:
         if job in self._running:
             self.advance(job, -self._running[job].samples)
             del self._running[job]
-        self.console.print(f"{job.title}: {why}; once more", highlight=False)
+        self.console.print(f"{job.title}: {why}; trying again", highlight=False)
 
     def finish(self, job: Job, path: Path) -> None:
         """Say that a job is recorded."""

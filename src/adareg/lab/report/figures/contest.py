@@ -150,8 +150,8 @@ def _score_table(suite: str, measure: str, rows: pd.DataFrame) -> Table:
     return Table(
         ["table", *map(label, map(str, mean.columns))],
         lines,
-        f"{suite.capitalize()}, {kind.label}, {more}: mean over splits ± standard error; nothing "
-        "was chosen by a table with °",
+        f"{suite.capitalize()}, {kind.label}, {more}: mean over splits ± standard error; tables "
+        "marked ° were not used to choose anything in the library",
     )
 
 

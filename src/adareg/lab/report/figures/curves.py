@@ -36,8 +36,8 @@ UNITS = {"test_accuracy": 100.0}
 BAND = "Lines are means over seeds, bands one standard error to either side."
 INTERVAL = (
     "Points are means over seeds of the difference to the same network without a regularizer "
-    "(same initial weights, samples and batches); bars are 95 % intervals as in the verdicts: of a "
-    "bootstrap over seeds, with four seeds or fewer Student's."
+    "(same initial weights, samples and batches); bars are the 95 % intervals of the verdicts: a "
+    "bootstrap over seeds, or Student's with four seeds or fewer."
 )
 
 

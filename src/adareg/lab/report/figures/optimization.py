@@ -89,8 +89,8 @@ def draw(records: Records) -> Drawing | None:
     return Drawing(
         panels=panels,
         caption="Cross-entropy on the training samples (dashed) and on the test samples (solid) "
-        "after each epoch, log axis. Lines are means over seeds, bands one standard error; dotted "
-        f"verticals: AdaReg's covariances are updated there. {scales(study)}.",
+        "after each epoch, log axis. Lines are means over seeds, bands one standard error. "
+        f"AdaReg updates its covariances at the dotted lines. {scales(study)}.",
         data=table,
         tables=[_ends(table)],
         legend=style.ordered(table["method"]),

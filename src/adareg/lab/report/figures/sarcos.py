@@ -108,9 +108,9 @@ def draw_tasks(records: Records) -> Drawing | None:
         panels=panels,
         caption="Explained variance of the seven torques of a robot arm, one minus mean squared "
         "error over variance. Bars and lines are means over seeds, error bars and bands one "
-        f"standard error. {scales(study)}. Our rows are split by stretches of consecutive ones; "
-        "the paper's test rows are among its training rows. The paper does not say how "
-        "inputs and outputs were scaled; ours are standardised, so that levels do not compare.",
+        f"standard error. {scales(study)}. We split the rows into stretches of consecutive "
+        "rows; the paper's test rows are among its training rows. The paper does not say how it "
+        "scaled inputs and outputs; we standardise them, so levels do not compare.",
         data=table,
         tables=[_table(tasks, n)],
         legend=COMPARED,

@@ -137,8 +137,8 @@ def draw_diagrams(records: Records) -> Drawing | None:
         panels=panels,
         caption="Average ranks, 1 the best: methods are ranked in each cell by their mean over "
         "seeds, ranks are averaged over the training sizes of a data set, then over data sets. "
-        "Methods that a bar joins are within the critical difference of Nemenyi's test at 5 %, "
-        "with data sets as its samples. Accuracy counts in classification, explained variance in "
+        "A bar joins methods that Nemenyi's test cannot tell apart at 5 %; its samples are data "
+        "sets. Accuracy counts in classification, explained variance in "
         "regression. The constants of the evidence rule were chosen while looking at "
         f"{', '.join(DEVELOPMENT)}: it has an advantage there. {scales(*found)}.",
         data=pd.concat(data),
@@ -231,8 +231,8 @@ def draw_costs(records: Records) -> Drawing | None:
         return None
     return Drawing(
         panels=[Panel("quality and cost", partial(_scatter, table=table))],
-        caption="Cost of a method: the time that one network takes alone, relative to a plain one "
-        "beside it, times the number of trainings, trials included; geometric mean over cells, "
+        caption="Cost of a method: the time of one training, relative to a plain one timed beside "
+        "it, times the number of trainings, trials included; geometric mean over cells, "
         f"timed on {', '.join(sorted(set(rows['timed_on'].dropna())))}. Samples are those that all "
         f"trainings see, relative to those of one plain training. {scales(*found)}.",
         data=table,
