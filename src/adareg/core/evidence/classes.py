@@ -93,7 +93,7 @@ class Classes(Categorical, ClassLikelihood):
     """One of K classes, from K logits; of two, from one.
 
     Args:
-        draws: take the curvature of more classes than this from so many random labels.
+        draws: take the curvature of more classes than this from so many random sums of gradients.
     """
 
     draws: int = 2**31
@@ -101,7 +101,7 @@ class Classes(Categorical, ClassLikelihood):
     name: ClassVar[str] = "classes"
 
     def roots(self, outputs: Tensor, noise: Tensor) -> Tensor:
-        """Return gradients at every label, weighted with its probability, or at random labels."""
+        """Return gradients at every label, weighted with its probability, or random sums."""
         if outputs.shape[-1] <= self.draws:
             return super().roots(outputs, noise)
         generator = torch.Generator().manual_seed(0)
