@@ -66,7 +66,7 @@ class MatrixNormal:
         return self.apply(lambda factor: factor.to(*args, **kwargs))
 
     def copy_(self, other: MatrixNormal) -> None:
-        """Overwrite every factor in place, for a captured CUDA graph goes on reading the same ones.
+        """Overwrite every factor in place, because a captured CUDA graph goes on reading it.
 
         Raises:
             RuntimeError: the other prior's factors have other shapes.

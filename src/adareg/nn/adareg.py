@@ -93,7 +93,7 @@ class AdaReg(Regularizer):
 
     @property
     def default_schedule(self) -> Schedule:
-        """Never: updates are called for."""
+        """Never: the caller updates."""
         return Never()
 
     def penalty(self) -> Tensor:

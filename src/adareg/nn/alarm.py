@@ -36,7 +36,7 @@ IDLE = 1000
 
 
 class PenaltyWarning(UserWarning):
-    """A regularizer destroys the network, or does not do what it seems to be asked for."""
+    """A penalty destroys the network, or a regularizer is not used as it seems to be meant."""
 
 
 class Alarm:

@@ -28,7 +28,7 @@ class Regularizer(ABC):
     """A learned matrix-normal prior on some layers of a model.
 
     Training minimises ``loss + λ·Σ tr(Ωr W Ωc Wᵀ)`` over the weights; every :meth:`update` sets
-    the precisions Ωr, Ωc anew. The two that there are, :class:`adareg.AdaReg` and
+    the precisions Ωr, Ωc anew. The two subclasses, :class:`adareg.AdaReg` and
     :class:`adareg.EvidenceReg`, differ in the update and in what λ is.
 
     A sidecar: the model's parameters, keys, hooks and pickling stay as they are.
@@ -60,7 +60,7 @@ class Regularizer(ABC):
     @property
     @abstractmethod
     def default_schedule(self) -> Schedule:
-        """When an attached regularizer updates, unless it is told otherwise."""
+        """When an attached regularizer updates, unless ``update_every`` says otherwise."""
 
     @property
     @abstractmethod
@@ -148,7 +148,7 @@ class Regularizer(ABC):
     ) -> Attachment:
         """Regularize inside ``optimizer.step()``, so that the training loop need not change.
 
-        Gradients are met as the optimizer meets them: after accumulation, unscaling and
+        It sees the gradients as the optimizer does: after accumulation, unscaling and
         clipping; a step that a ``GradScaler`` skips does nothing. As with weight decay, a
         weight without a gradient is left alone. Do not add :meth:`penalty` to the loss as well.
 

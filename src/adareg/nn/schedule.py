@@ -24,7 +24,7 @@ class Schedule(ABC):
 
 @dataclass(frozen=True)
 class Never(Schedule):
-    """No update: whoever trains calls ``update()``."""
+    """No update: the caller calls ``update()``."""
 
     def is_due(self, step: int, last: int) -> bool:
         """Return False."""

@@ -227,8 +227,8 @@ class AdaRegClassifier(ClassifierMixin, BaseAdaReg):  # type: ignore[misc]
 class AdaRegRegressor(RegressorMixin, BaseAdaReg, Loss):  # type: ignore[misc]
     """scikit-learn's ``MLPRegressor`` with a learned matrix-normal prior on its last layer.
 
-    Exchange the class name. All of :class:`AdaRegClassifier` holds here, but for what follows.
-    Of several targets the prior learns which belong together.
+    Exchange the class name. What :class:`AdaRegClassifier` says holds here too, except for this:
+    With several targets, the prior learns which belong together.
 
     The loss is *summed* over targets. ``MLPRegressor`` follows the gradient of that sum too,
     but reports the squared error's mean over them, so with several targets its ``loss_`` is

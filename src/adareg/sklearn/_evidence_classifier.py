@@ -29,12 +29,11 @@ class EvidenceClassifier(ClassifierMixin, BaseEvidence):  # type: ignore[misc]
     """Classification on a table, with calibrated probabilities and nothing to choose.
 
     A few small networks with a linear path, each with a Gaussian prior whose variances (one for
-    each input column, one for each layer) are learned from the training data by their log
-    evidence. Probabilities are averaged over the posterior and over networks, and made as sharp
-    as suits samples that are left out, which the posterior tells without learning again. Inputs
-    are standardised inside, and skewed columns also enter by a power that makes them nearly
-    normal. No validation data are needed, and nothing has to be tuned; the parameters are there
-    for the curious.
+    each input column, one for each layer) are learned from the training data by their log evidence.
+    Probabilities are averaged over the posterior and over networks, and made as sharp as suits
+    samples that are left out, which the posterior tells without learning again. Inputs are
+    standardised inside, and skewed columns also enter by a power that makes them nearly normal. No
+    validation data are needed, and there is nothing to tune.
 
     Targets are labels of two or more classes, or a matrix of zeros and ones: of which labels
     each sample has.

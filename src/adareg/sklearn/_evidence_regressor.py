@@ -34,11 +34,10 @@ class EvidenceRegressor(RegressorMixin, BaseEvidence):  # type: ignore[misc]
     """Regression of one or several targets on a table, with error bars and nothing to choose.
 
     A few small networks with a linear path, each with a Gaussian prior whose variances (one for
-    each input column, one for each layer) and noise are learned from the training data by their
-    log evidence. Inputs and targets are standardised inside, and skewed columns also enter by a
-    power that makes them nearly normal. Predictions of the networks are mixed by their precision
-    at each sample. No validation data are needed, and nothing has to be tuned; the parameters are
-    there for the curious.
+    each input column, one for each layer) and noise are learned from the training data by their log
+    evidence. Inputs and targets are standardised inside, and skewed columns also enter by a power
+    that makes them nearly normal. Predictions of the networks are mixed by their precision at each
+    sample. No validation data are needed, and there is nothing to tune.
 
     Args:
         hidden_layer_sizes: units of each hidden layer. None is one layer of 10 or of 30, whichever

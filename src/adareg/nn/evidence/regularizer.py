@@ -45,7 +45,7 @@ _FAR = 20
 class EvidenceReg(Regularizer):
     """A matrix-normal prior on every layer, whose strength and shape are learned from the data.
 
-    Training minimises ``loss + λ·Σ tr(Ωr W Ωc Wᵀ)``, and nothing is to be chosen: every
+    Training minimises ``loss + λ·Σ tr(Ωr W Ωc Wᵀ)``, and there is nothing to choose: every
     :meth:`update` sets each layer's precisions to those that fit the posterior of its weight,
     and λ to the noise that the residuals show. See :doc:`evidence`.
 
@@ -115,7 +115,7 @@ class EvidenceReg(Regularizer):
     def strength(self) -> float:
         """λ: what makes the penalty fit the training loss.
 
-        0 while it is waiting: until an update has met a network that has learned something.
+        0 while it is waiting, until an update finds that the network has learned something.
         Gradients of the loss can be so small before, in a deep network as torch starts it, that
         Adam would follow any penalty, however weak.
         """
@@ -275,7 +275,7 @@ class EvidenceReg(Regularizer):
         update_every: int | Schedule | None = None,
         data: Any = None,
     ) -> Attachment:
-        """Regularize inside ``optimizer.step()``, and update unasked.
+        """Regularize inside ``optimizer.step()``, and update by a schedule.
 
         Args:
             optimizer: as for :meth:`adareg.AdaReg.attach`.
@@ -484,7 +484,7 @@ class EvidenceReg(Regularizer):
     def _warn_of_capture(self) -> None:
         if self._captured:
             warnings.warn(
-                "a CUDA graph was captured before this update, and goes on with the old prior and "
+                "a CUDA graph was captured before this update, and still uses the old prior and "
                 "strength; capture it anew",
                 stacklevel=3,
             )

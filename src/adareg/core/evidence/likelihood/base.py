@@ -27,8 +27,8 @@ from adareg.core.evidence.likelihood.directions import (
 class Likelihood(ABC):
     """What a network's outputs say of its targets; a base class for your own.
 
-    A subclass says the six things that are abstract. The rest has defaults: for one noise, or one
-    for each target, that belongs to the likelihood, and for outputs that are all alike.
+    A subclass defines the six abstract methods. The others have defaults, for a likelihood with one
+    noise, or one for each target, and for outputs that may be exchanged.
 
     Shapes: ``…`` are networks that are updated together, usually none. Outputs are (…, m, K) of m
     samples, in float64; targets are as :meth:`check_targets` returns them; noise is (…), and what
@@ -166,9 +166,9 @@ class Likelihood(ABC):
         return targets.double().var(-2, correction=0).sum(-1)
 
     def has_learned(self, outputs: Tensor, targets: Tensor | None, learned: float) -> Tensor:
-        """Return if the network knows more of its samples than one prediction for all would say.
+        """Return whether the network predicts its samples better than one constant would.
 
-        True where that says everything, and where there are no targets.
+        True where a constant is perfect, and where there are no targets.
         """
         if targets is None:
             return torch.ones(outputs.shape[:-2], dtype=torch.bool, device=outputs.device)
