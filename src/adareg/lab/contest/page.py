@@ -28,7 +28,7 @@ def methods_as_markdown() -> str:
         for row in METHODS.values()
         if any(SUITES[suite].measures for suite in row.suites)
     ]
-    return "\n".join(_table(["method", "suites", "run as"], rows)) + "\n"
+    return "\n".join(_table(["method", "suites", "run as"], rows, "---|")) + "\n"
 
 
 def places_as_markdown(rows: pd.DataFrame, method: str = "evidence") -> str:
@@ -47,8 +47,7 @@ def places_as_markdown(rows: pd.DataFrame, method: str = "evidence") -> str:
         mine = every[every["suite"] == name]
         lines.append([name, *(_places(name, part, method) for part in (mine, judge.unseen(mine)))])
     head = ["kind", "place of ours, all tables", "tables not used to develop ours"]
-    rows = [head, ["---"] * len(head), *lines]
-    return "\n".join([*(f"| {' | '.join(row)} |" for row in rows), ""])
+    return "\n".join([*_table(head, lines, "---|"), ""])
 
 
 def _places(suite: str, rows: pd.DataFrame, method: str) -> str:
@@ -260,8 +259,9 @@ def _count(found: Sequence[Pair]) -> str:
     return f"{text}, worse on {len(worse)}" + (f" ({_listed(worse)})" if worse else "")
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [f"| {' | '.join(head)} |", "|---|" + "--:|" * (len(head) - 1)]
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], align: str = "--:|") -> list[str]:
+    """The lines of a table; ``align`` is that of all columns but the first, by default right."""
+    lines = [f"| {' | '.join(head)} |", "|---|" + align * (len(head) - 1)]
     return lines + [f"| {' | '.join(row)} |" for row in rows]
 
 
