@@ -111,6 +111,9 @@ def sample(
         inputs = joined(enough(inputs, samples) if targets is None else inputs)
     if not isinstance(targets, Tensor | None):
         raise TypeError(f"targets: expected a tensor, got {type(targets).__name__}")
+    if targets is not None and (targets.is_complex() or not targets.ndim):
+        found = "complex numbers" if targets.is_complex() else "a number alone"
+        raise ValueError(f"targets: expected real numbers, a row for each sample, got {found}")
     m = size(inputs)
     if m == 0:
         raise ValueError("update() got no samples")

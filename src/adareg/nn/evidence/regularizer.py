@@ -425,9 +425,7 @@ class EvidenceReg(Regularizer):
             "_outputs": int(state["outputs"]),
             "updates": int(state["updates"]),
             "waiting": bool(state["waiting"]),
-            "noise": None
-            if noise is None
-            else torch.tensor(noise, dtype=torch.float64, device="cpu"),
+            "noise": None if noise is None else _noise(noise),
             "_found": dict(json.loads(state["found"])),
         }
 
@@ -524,6 +522,15 @@ class _Directions:
         """Return a random direction of each sample, whose second moment is its curvature."""
         (drawn,) = self._reg.likelihood.directions(outputs, self.noise, 1, self.generator)
         return drawn
+
+
+def _noise(values: Any) -> Tensor:
+    """Return the noise of a state, if it can be one; of a covariance some entries are negative."""
+    noise = torch.tensor(values, dtype=torch.float64, device="cpu")
+    own = noise.diagonal(dim1=-2, dim2=-1) if noise.ndim > 1 else noise
+    if not noise.isfinite().all() or not (own > 0).all():
+        raise ValueError(f"the state has a noise of {values}: expected positive numbers")
+    return noise
 
 
 def check_loss_scale(loss_scale: float) -> float:
