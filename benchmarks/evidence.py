@@ -5,6 +5,7 @@ python benchmarks/evidence.py sensitivity OUT    OUT.json and OUT.svg: one const
 python benchmarks/evidence.py deep OUT           OUT.json: deep plain networks, which can collapse
 python benchmarks/evidence.py depths OUT         OUT.json: which depth has the highest evidence
 python benchmarks/evidence.py classes OUT        OUT.json: classifiers without their own constants
+python benchmarks/evidence.py dropout OUT        OUT.json: dropout of fixed and of learned rates
 
 ``tools/tables.py`` makes the tables of docs/evidence.md from all but the second.
 
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from concrete_dropout import concrete, penalty
 from sklearn import datasets
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
@@ -49,6 +51,15 @@ HELD_OUT = [
     ("friedman2", 60),
     ("friedman3", 100),
     ("ten tasks", 80),
+]
+#: Where dropout is compared; its constants were chosen on the digits.
+NOISY = [
+    ("digits", 20),
+    ("digits", 200),
+    ("blobs of 6 classes", 300),
+    ("friedman", 100),
+    ("digits, 20 % wrong labels", 200),
+    ("wine", 30),
 ]
 #: Layers and samples of plain networks as torch initialises them.
 DEEP = [(4, 100), (8, 30), (8, 100), (12, 30), (12, 100), (20, 300)]
@@ -114,8 +125,12 @@ def train(
     steps: int = STEPS,
     constants: Constants = DEFAULTS,
     likelihood: str | Likelihood | None = None,
+    dropout: float | str | None = None,
 ) -> dict[str, float]:
-    """Test score of one network; ``weight_decay=None`` is the evidence rule."""
+    """Test score of one network; ``weight_decay=None`` is the evidence rule.
+
+    ``dropout`` is a rate at the inputs of all layers, "concrete", or what EvidenceReg takes.
+    """
     x, y = load(name)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
     x, y = x[order], y[order]
@@ -128,15 +143,28 @@ def train(
     sizes = [x.shape[1], *hidden]
     inner = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU())]
     model = nn.Sequential(*inner, nn.Linear(sizes[-1], outputs))
+    if isinstance(dropout, float):
+        model = nn.Sequential(
+            *(
+                nn.Sequential(nn.Dropout(dropout), part) if i % 2 == 0 else part
+                for i, part in enumerate(model)
+            )
+        )
+    model = concrete(model) if dropout == "concrete" else model
     loss = cross_entropy if classes else mse_loss
-    optimizer = torch.optim.Adam(model.parameters(), RATE, weight_decay=weight_decay or 0.0)
+    rates = [parameter for name, parameter in model.named_parameters() if "logit" in name]
+    weights = [parameter for name, parameter in model.named_parameters() if "logit" not in name]
+    groups = [{"params": weights}, *([{"params": rates, "lr": 10 * RATE}] if rates else [])]
+    optimizer = torch.optim.Adam(groups, RATE, weight_decay=weight_decay or 0.0)
     started, reg = time.process_time(), None
     if weight_decay is None:
         likelihood = likelihood or ("classification" if classes else "regression")
-        reg = adareg.EvidenceReg(model, n, likelihood, constants=constants)
+        learned = None if dropout != "learned" else dropout
+        reg = adareg.EvidenceReg(model, n, likelihood, constants=constants, dropout=learned)
         reg.attach(optimizer, data=(x[:n], labels))
     optimise(model, optimizer, loss, x[:n], labels, steps)
     seconds = time.process_time() - started
+    model.eval()
     with torch.no_grad():
         answer = model(x[n : n + 2000])
     truth = y[n : n + 2000]
@@ -163,7 +191,7 @@ def optimise(
     for _ in range(steps):
         batch = torch.randperm(len(x))[:BATCH]
         optimizer.zero_grad()
-        loss(model(x[batch]), y[batch]).backward()
+        (loss(model(x[batch]), y[batch]) + penalty(model, len(x))).backward()
         optimizer.step()
 
 
@@ -222,19 +250,41 @@ def classes(out: Path, seeds: int) -> None:
             "likelihood": WishartShape(),
         },
     }
+    methods = {m: {"weight_decay": None, **how} for m, how in methods.items()}
+    every = (*CELLS, *HELD_OUT)
+    cells = [cell for cell in every if not load(cell[0])[1].is_floating_point()]
+    write_runs(out, seeds, cells, methods)
+
+
+def dropout(out: Path, seeds: int) -> None:
+    """Dropout of fixed, concrete and learned rates."""
+    methods: dict[str, dict[str, Any]] = {
+        "none": {},
+        "weight decay 0.01": {"weight_decay": 0.01},
+        "evidence": {"weight_decay": None},
+        "dropout 0.25": {"dropout": 0.25},
+        "dropout 0.5": {"dropout": 0.5},
+        "concrete dropout": {"dropout": "concrete"},
+        "learned dropout": {"weight_decay": None, "dropout": "learned"},
+    }
+    write_runs(out, seeds, NOISY, methods)
+
+
+def write_runs(
+    out: Path, seeds: int, cells: list[tuple[str, int]], methods: dict[str, dict[str, Any]]
+) -> None:
+    """Train with each method in each cell, and write score and loss of every run."""
     rows = []
-    for name, n in (*CELLS, *HELD_OUT):
-        if load(name)[1].is_floating_point():
-            continue
+    for name, n in cells:
         runs = {
-            method: [train(name, n, s, **{"weight_decay": None, **how}) for s in range(seeds)]
+            method: [train(name, n, seed, **how) for seed in range(seeds)]
             for method, how in methods.items()
         }
         found = {m: [[r["score"], r["loss"]] for r in each] for m, each in runs.items()}
         rows.append({"data": name, "n": n, "runs": found})
         print(json.dumps(rows[-1]), flush=True)
-    record = {"seeds": seeds, "steps": STEPS, "rows": rows}
-    out.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
+        record = {"seeds": seeds, "steps": STEPS, "rows": rows}
+        out.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
 
 
 def train_deep(layers: int, n: int, seed: int, weight_decay: float | None) -> list[float]:
@@ -350,7 +400,7 @@ def draw(out: Path) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    usual = {compare: 6, sensitivity: 4, deep: 3, depths: 3, classes: 3}  # seeds
+    usual = {compare: 6, sensitivity: 4, deep: 3, depths: 3, classes: 3, dropout: 4}  # seeds
     studies = {study.__name__: (study, count) for study, count in usual.items()}
     if len(sys.argv) < 3 or sys.argv[1] not in {*studies, "draw"}:
         sys.exit(__doc__)

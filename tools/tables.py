@@ -247,18 +247,19 @@ def depths(record: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def without_constants(record: Path) -> str:
-    """The table of ``benchmarks/evidence.py classes``: paired changes against what is used."""
+def paired(record: Path, used: str) -> str:
+    """The table of a study in ``benchmarks/evidence.py``: paired changes against a method."""
     rows = json.loads(record.read_text(encoding="utf-8"))["rows"]
-    used, methods = "as it is", [m for m in rows[0]["runs"] if m not in ("none", "as it is")]
+    first = dict.fromkeys(["none", used])
+    methods = [m for m in rows[0]["runs"] if m not in first]
     lines = [
         "",
-        f"| data | n | none | {used} | {' | '.join(methods)} |",
-        "|---|--:|" + "--:|" * (len(methods) + 2),
+        f"| data | n | {' | '.join([*first, *methods])} |",
+        "|---|--:|" + "--:|" * (len(methods) + len(first)),
     ]
     for row in rows:
         cells = [row["data"], str(row["n"])]
-        for method in ("none", used):
+        for method in first:
             scores, losses = zip(*row["runs"][method], strict=True)
             cells.append(f"{written(fmean(scores), 2)} ({written(fmean(losses), 3)})")
         for method in methods:
@@ -351,8 +352,9 @@ def pages() -> dict[Path, str]:
         CHOICE: alarms(ROOT / "results/bench/alarm.json"),
     }
     texts = {page: filled(page.read_text(encoding="utf-8"), text) for page, text in made.items()}
-    classes = without_constants(ROOT / "results/bench/evidence-classes.json")
-    texts[RULE] = filled(texts[RULE], classes, "classes")
+    for part, used in {"classes": "as it is", "dropout": "none"}.items():
+        made_of = paired(ROOT / f"results/bench/evidence-{part}.json", used)
+        texts[RULE] = filled(texts[RULE], made_of, part)
     costs = costs_on_tables(ROOT / "results/bench/small-tables.json")
     texts[TABLES] = filled(TABLES.read_text(encoding="utf-8"), costs, "costs")
     return {**texts, CONTEST: contest_page(CONTEST.read_text(encoding="utf-8"))}
