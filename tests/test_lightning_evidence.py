@@ -56,6 +56,15 @@ def test_trains_as_the_plain_loop_does(case, part, mode):
     assert callback.regularizer.metrics()["updates"] == 6
 
 
+def test_learned_dropout_is_passed_on_and_gone_afterwards():
+    model, callback = module(), EvidenceCallback(**EVIDENCE, dropout="learned")
+    fit(model, [callback])
+    assert callback.regularizer.metrics()["model.0/dropout"] > 0
+    assert not any(part._forward_pre_hooks for part in model.modules())
+    with pytest.raises(ValueError, match="learned"):
+        EvidenceCallback(**EVIDENCE, dropout=0.5)
+
+
 @pytest.mark.parametrize("every", [{"every_n_steps": 12}, {"every_n_epochs": 2}])
 def test_updates_when_told(every):
     model, callback = module(), EvidenceCallback(**EVIDENCE, **every)
