@@ -57,9 +57,6 @@ NOISY = [
     ("digits", 20),
     ("digits", 200),
     ("blobs of 6 classes", 300),
-    ("friedman", 100),
-    ("digits, 20 % wrong labels", 200),
-    ("wine", 30),
 ]
 #: Layers and samples of plain networks as torch initialises them.
 DEEP = [(4, 100), (8, 30), (8, 100), (12, 30), (12, 100), (20, 300)]

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import cross_entropy
 
 from adareg import EvidenceReg
 from adareg.nn.evidence import dropout
@@ -227,18 +227,10 @@ def test_nothing_is_dropped_before_the_first_update():
     assert torch.equal(model(data[0]), model(data[0]))
 
 
-def test_regression_without_noise_drops_nothing():
-    torch.manual_seed(0)
-    x = torch.randn(100, 8)
-    y = x @ torch.randn(8, 2)
-    model = mlp(outputs=2)
-    reg, optimizer, _ = attached(model, (x, y), "regression")
-    train(model, optimizer, 300, x, y, mse_loss)
-    early = max(rates(reg))
-    for _ in range(10):
-        train(model, optimizer, 20, x, y, mse_loss)
-        reg.update(x, y)
-    assert max(rates(reg)) < min(0.02, early / 2)
+@pytest.mark.parametrize("likelihood", ["regression", "multilabel"])
+def test_other_likelihoods_are_refused(likelihood):
+    with pytest.raises(ValueError, match="is for classification"):
+        EvidenceReg(mlp(), 60, likelihood, dropout="learned")
 
 
 def test_more_data_need_less_noise():

@@ -63,7 +63,8 @@ class EvidenceReg(Regularizer):
         loss_scale: the training loss is this many times the one above: K/2 for half the sum
             over K targets, for example.
         dropout: ``"learned"`` for dropout on the inputs of linear layers, at rates that each
-            update sets, while it is attached and a layer is in training mode; None for none.
+            update sets, while it is attached and a layer is in training mode; for
+            classification; None for none.
         constants: what is not learned; see :class:`adareg.core.evidence.constants.Constants`.
         process_group: as for :class:`adareg.AdaReg`.
 
@@ -93,6 +94,11 @@ class EvidenceReg(Regularizer):
         self.likelihood = as_likelihood(likelihood)
         self.loss_scale = check_loss_scale(loss_scale)
         self.dropout = check_dropout(dropout)
+        if dropout is not None and not self.likelihood.suits_dropout:
+            raise ValueError(
+                f"dropout={dropout!r} is for classification: with likelihood="
+                f"{self.likelihood.name!r} it can take over the network"
+            )
         self.constants = constants or usual.DEFAULTS
         self.noise: Tensor | None = None
         if not self.likelihood.needs_targets:
@@ -205,8 +211,7 @@ class EvidenceReg(Regularizer):
             self.waiting = not self.likelihood.has_learned(
                 seen.outputs.double(), directions.targets, learned
             )
-        outputs = seen.outputs.shape[-1]
-        variances = self._refit_dropout(inputs, directions, solved, outputs)
+        variances = self._refit_dropout(inputs, directions, solved)
         self._remember(solved, seen)
         self._variances = variances
         self._warn_of_waiting()
@@ -229,7 +234,7 @@ class EvidenceReg(Regularizer):
         return inputs, targets
 
     def _refit_dropout(
-        self, inputs: Any, directions: _Directions, solved: Update, outputs: int
+        self, inputs: Any, directions: _Directions, solved: Update
     ) -> dict[str, float]:
         """Return the variance of the noise on each layer's inputs."""
         variances = {n: c for n, c in self._variances.items() if n in solved.layers}
@@ -242,7 +247,7 @@ class EvidenceReg(Regularizer):
             model, self._layers, rates, inputs, directions.one, directions.generator, passes
         )
         gamma = {name: float(layer.gamma.sum()) for name, layer in solved.layers.items()}
-        data = float(solved.leverage) * self.likelihood.observations(outputs)
+        data = float(solved.leverage)  # a label is one
         return self._variances | refit_variances(variances, found, gamma, data, self.constants)
 
     def _draw_anew(self) -> None:

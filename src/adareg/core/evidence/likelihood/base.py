@@ -44,6 +44,9 @@ class Likelihood(ABC):
     #: An update is refused without targets. Otherwise :meth:`read_targets` must be there.
     needs_targets: ClassVar[bool] = True
 
+    #: Dropout can learn its rate; not where residuals set the noise, which dropout would feed.
+    suits_dropout: ClassVar[bool] = False
+
     # What a likelihood must say
 
     @abstractmethod
@@ -186,10 +189,6 @@ class Likelihood(ABC):
     def count(self, constants: Constants) -> float:
         """Return the share of the kernel that is counted."""
         return 1.0
-
-    def observations(self, outputs: int) -> int:
-        """Return how many numbers are observed of a sample with so many outputs."""
-        return outputs
 
     def fits_gradient(self, gradient: Tensor) -> bool:
         """Return if the loss that this likelihood stands for can have this gradient at outputs.

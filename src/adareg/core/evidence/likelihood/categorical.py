@@ -33,6 +33,7 @@ class Categorical(Likelihood):
     name: ClassVar[str] = "classification"
     loss_name: ClassVar[str] = "a cross-entropy over classes"
     needs_targets: ClassVar[bool] = False
+    suits_dropout: ClassVar[bool] = True
 
     def check_targets(self, targets: Tensor, outputs: Tensor) -> Tensor:
         """Return one label for each sample."""
@@ -135,10 +136,6 @@ class Categorical(Likelihood):
     def count(self, constants: Constants) -> float:
         """Return less than one."""
         return constants.count
-
-    def observations(self, outputs: int) -> int:
-        """Return one: a label."""
-        return 1
 
     def fits_gradient(self, gradient: Tensor) -> bool:
         """Return if it sums to zero over classes, or is that of log-probabilities at the labels.
