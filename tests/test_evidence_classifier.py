@@ -116,7 +116,7 @@ def test_several_labels() -> None:
 
 def test_one_class_is_refused() -> None:
     X, _ = table()
-    with pytest.raises(ValueError, match="one class alone, 'ant'"):
+    with pytest.raises(ValueError, match="only one class, 'ant'"):
         small().fit(X, ["ant"] * len(X))
     y = np.array(["ant"] * (len(X) - 1) + ["bee"])
     with pytest.raises(ValueError, match="weight above zero"):

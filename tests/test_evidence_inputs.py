@@ -172,7 +172,7 @@ BAD_CLASSES = {
     "nothing": (None, ValueError, "requires y"),
     "infinite": (np.where(YES, np.inf, 1.0), ValueError, "infinity"),
     "numbers": (Y, ValueError, "continuous"),
-    "one class": (["a"] * N, ValueError, "one class alone, 'a'"),
+    "one class": (["a"] * N, ValueError, "only one class, 'a'"),
     "two types": (put(CLASS, 1), ValueError, "y has text and other labels, 1 for"),
     "dicts": (np.array([{}, {}] * 12, object), ValueError, "Unknown label type"),
     "complex": (np.where(YES, 1j, 0), ValueError, "Complex|complex"),
@@ -390,7 +390,7 @@ def test_samples_without_weight_are_as_if_they_were_not_there():
 
 def test_far_from_the_training_data_it_warns_and_stays_finite(fitted):
     for factor in (1e10, 1e300):
-        with pytest.warns(UserWarning, match="3 of 3 columns.*further outside"):
+        with pytest.warns(UserWarning, match="3 of 3 columns.*leave their training range"):
             mean, std = fitted.predict(factor * X, return_std=True)
         assert np.isfinite(mean).all()
         assert (std > fitted.predict(X, return_std=True)[1]).all()

@@ -247,7 +247,7 @@ def test_auto_strength_knows_n():
         ({"strength": "auto"}, "strength='auto'.*n_samples=None"),
         ({"strength": "auto", "n_samples": 0}, "n_samples=0"),
         ({"strength": "auto", "n_samples": 1.5}, "n_samples=1.5"),
-        ({"strength": 1e-3, "n_samples": 10}, "n_samples=10 is used with strength='auto' alone"),
+        ({"strength": 1e-3, "n_samples": 10}, "n_samples=10 is used only with strength='auto'"),
         ({"strength": 0}, "strength=0: expected a positive number"),
         ({"strength": -1e-4}, "strength=-0.0001"),
         ({"strength": float("nan")}, "strength=nan"),

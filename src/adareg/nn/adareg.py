@@ -188,7 +188,7 @@ def resolve_strength(strength: float | str, n_samples: int | None) -> float:
             )
         return 1 / (2 * int(n_samples))  # type: ignore[arg-type]
     if n_samples is not None:
-        raise ValueError(f"n_samples={n_samples!r} is used with strength='auto' alone")
+        raise ValueError(f"n_samples={n_samples!r} is used only with strength='auto'")
     if not isinstance(strength, Real) or not 0 < strength < math.inf:
         raise ValueError(
             f"strength={strength!r}: expected a positive number, or 'auto' with n_samples"

@@ -133,7 +133,7 @@ class EvidenceClassifier(ClassifierMixin, BaseEvidence):  # type: ignore[misc]
         self.classes_, places = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(
-                f"y has one class alone, {str(self.classes_[0])!r}: expected samples of at least "
+                f"y has only one class, {str(self.classes_[0])!r}: expected samples of at least "
                 "two classes, of a weight above zero"
             )
         self.output_names_ = self.classes_ if len(self.classes_) > 2 else self.classes_[1:]

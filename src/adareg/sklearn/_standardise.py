@@ -100,9 +100,9 @@ class Inputs:
         moved = np.flatnonzero((inside != Z).any(0))
         if len(moved):
             warnings.warn(
-                f"X: {len(moved)} of {d} columns, number {moved[0]} for example, with "
-                f"values further outside of their training range than {_OUTSIDE:g} times its "
-                "width; they are taken as lying there, since nothing is known beyond",
+                f"X: {len(moved)} of {d} columns, number {moved[0]} for example, leave their "
+                f"training range by more than {_OUTSIDE:g} times its width; such values are moved to "
+                "that limit, since nothing is known beyond",
                 stacklevel=3,
             )
         if self.directions is not None:

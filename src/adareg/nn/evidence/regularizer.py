@@ -370,7 +370,9 @@ class EvidenceReg(Regularizer):
             RuntimeError: there was no update yet, in this process.
         """
         if name not in self._layers:
-            raise ValueError(f"{name!r} is no layer of this one: {', '.join(self._layers)}")
+            raise ValueError(
+                f"{name!r} is not a layer that is regularized; these are: {', '.join(self._layers)}"
+            )
         if name not in self._curvatures:
             raise RuntimeError(f"{name}: no curvature is known yet; call update() first")
         weight, widest = self._layers[name].matrix.detach(), self.constants.widest
