@@ -101,8 +101,8 @@ class Inputs:
         if len(moved):
             warnings.warn(
                 f"X: {len(moved)} of {d} columns, number {moved[0]} for example, leave their "
-                f"training range by more than {_OUTSIDE:g} times its width; such values are moved to "
-                "that limit, since nothing is known beyond",
+                f"training range by more than {_OUTSIDE:g} times its width; such values are "
+                "moved to that limit, since nothing is known beyond",
                 stacklevel=3,
             )
         if self.directions is not None:
