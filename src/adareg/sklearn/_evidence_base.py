@@ -48,6 +48,9 @@ _WIDTHS = (10, 30)
 #: but at least so many.
 _AFFORDABLE, _LEAST_COLUMNS = 1.2e9, 8
 
+#: Another likelihood than the first is not tried where a step would take more.
+_DEAREST = 2e9
+
 #: Larger tables are learned from a part first.
 _LARGE, _PART = 8192, 4096
 
@@ -157,6 +160,9 @@ class BaseEvidence(BaseEstimator):  # type: ignore[misc]
                 break
             most -= max(1, most // 10)
         return most
+
+    def _is_dear(self, network: Perceptron, likelihood: TableLikelihood, samples: int) -> bool:
+        return cost(network, likelihood, min(samples, _PART), network.outputs) > _DEAREST
 
     def _learn(self, table: Table, before: list[Learned] | None) -> tuple[Table, list[Learned]]:
         random = check_random_state(self.random_state)

@@ -154,6 +154,8 @@ class EvidenceRegressor(RegressorMixin, BaseEvidence):  # type: ignore[misc]
         least = self.tol * table.size
         tried = [(self._score(first, table) + least, self._observations, table, first)]
         for one in promising(first, table, Y, weight, least):
+            if self._is_dear(first.network, one.likelihood, len(Y)):
+                continue
             self._observe(one)
             other = Table(table.X, one.prepared(Y).to(table.X.device), table.weight)
             before = _with_noise(first, one, other) if one.near_gaussian else None

@@ -126,8 +126,8 @@ DEVELOPMENT: dict[str, str] = {
         "the regressor's network, its steps and its error bars",
     ),
     **dict.fromkeys(
-        ("mulan-edm", "mulan-enb", "mulan-jura", "mulan-scpf", "mulan-slump"),
-        "the regressor's network and the noise of each target",
+        ("mulan-edm", "mulan-enb", "mulan-jura", "mulan-scpf", "mulan-slump", "mulan-wq"),
+        "the regressor's network, the noise of each target and which likelihoods are tried",
     ),
     **dict.fromkeys(
         (
