@@ -27,7 +27,7 @@ def test_correlations_have_intervals():
     assert inside.all()
     assert (found.high - found.low)[0, 1] < 0.6
     assert torch.equal(reg.correlations("0").low, found.low)
-    with pytest.raises(ValueError, match="no layer"):
+    with pytest.raises(ValueError, match="not a layer that is regularized"):
         reg.correlations("nowhere")
     with pytest.raises(RuntimeError, match="call update"):
         EvidenceReg(model, 9, "classification", layers="last").correlations("0")
