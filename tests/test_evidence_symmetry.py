@@ -86,31 +86,3 @@ def test_weights_are_numbers_of_samples(seed, weight):
         shares = classifier().fit(X, classes, weight).predict_proba(Z)
         other = classifier().fit(Z, classes.repeat(weight)).predict_proba(Z)
         np.testing.assert_allclose(shares, other, atol=2e-3)
-
-
-@settings(max_examples=4, deadline=None)
-@given(SEEDS, st.permutations(range(3)), st.booleans())
-def test_another_order_of_columns_and_targets_is_another_draw(seed, columns, turned):
-    X, Y, _ = table(seed, n=80)
-    targets, columns = [1, 0] if turned else [0, 1], list(columns)
-    long = {"max_iter": 200, "n_networks": 3}
-    plain = regressor(**long).fit(X, Y)
-    other = regressor(**long).fit(X[:, columns], Y[:, targets])
-    mean, std = plain.predict(X, return_std=True)
-    found, its_std = (x[:, targets] for x in other.predict(X[:, columns], return_std=True))
-    assert np.median(abs(found - mean) / std) < 0.3
-    assert np.median(abs(np.log(its_std / std))) < 0.3
-    assert abs(other.log_evidence_ - plain.log_evidence_) < 0.2 * len(X)
-
-
-@settings(max_examples=4, deadline=None)
-@given(SEEDS, st.permutations("abc"))
-def test_another_order_of_classes_is_another_draw(seed, names):
-    X, _, classes = table(seed, n=80)
-    named = np.array(names)[np.searchsorted(list("abc"), classes)]
-    long = {"max_iter": 200, "n_networks": 3}
-    shares = classifier(**long).fit(X, classes).predict_proba(X)
-    other = classifier(**long).fit(X, named).predict_proba(X)
-    order = np.searchsorted(list("abc"), names)
-    assert np.mean(abs(other[:, order] - shares)) < 0.05
-    assert np.mean(other[:, order].argmax(1) == shares.argmax(1)) > 0.9

@@ -63,8 +63,10 @@ def refuse_sparse_targets(y: Any) -> None:
 
 
 def refuse_odd_labels(y: Any) -> None:
-    """Refuse labels of which some are missing, or some are text and some are not."""
+    """Refuse labels of bytes, and labels of which some are missing or only some are text."""
     values = np.asarray([] if y is None else y)
+    if values.dtype.kind == "S":
+        raise TypeError(f"y has labels of bytes ({values.dtype}): make them text, y.astype(str)")
     labels = list(values.flat) if values.dtype == object else []
     missing = [label for label in labels if _is_missing(label)]
     if missing:
